@@ -1,0 +1,60 @@
+# Every target makes the virtual environment that it needs; a stamp file remembers that it is there,
+# so a second run starts at once. Nothing but Python 3.11 or newer, make and git has to be installed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# CHECKED are the folders that ruff and mypy look at; a release archive may lack some of them.
+CHECKED := $(wildcard src tests benchmarks)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-fast test-long lint check bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.stamp-core ## open the sample store, find a message by its key, explain the walk
+	$(BIN)/whence demo
+
+test: $(VENV)/.stamp-dev ## run all tests but the long ones
+	$(BIN)/pytest
+
+test-fast: $(VENV)/.stamp-dev ## run the tests that take seconds
+	$(BIN)/pytest -q -m "not slow and not compat"
+
+test-long: $(VENV)/.stamp-dev ## run the long tests of one part (PART=1) or of all parts
+	$(BIN)/pytest --long $(or $(PART),all)
+
+lint: $(VENV)/.stamp-dev ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/ruff format --check $(CHECKED)
+	$(BIN)/mypy $(CHECKED)
+	$(BIN)/lint-imports
+
+check: lint test ## all that has to pass before a change goes in: lint, then test
+
+bench: $(VENV)/.stamp-core ## run the benchmarks (ARGS="scan --help" goes to them)
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean: ## remove the virtual environment and what was built or cached in this folder
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find $(CHECKED) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Two installs: what a user of whence needs, and beside it what its developers need.
+
+$(VENV)/.stamp-python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "whence needs Python 3.11 or newer, and $(PYTHON) is" \
+	       "$$($(PYTHON) --version 2>&1). Name another one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.stamp-core: pyproject.toml constraints.txt | $(VENV)/.stamp-python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.stamp-dev: $(VENV)/.stamp-core
+	$(PIP) --editable '.[dev]'
+	@touch $@
