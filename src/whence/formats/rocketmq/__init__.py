@@ -1,0 +1,1 @@
+"""The files of Apache RocketMQ's store, one module per format."""

@@ -1,0 +1,196 @@
+"""A real RocketMQ on this machine: name server, broker, and programs that send to it and ask it.
+
+All listens on 127.0.0.1, on ports that the system chose. What was started is stopped with the ``with`` block, also
+when a test fails in it.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.compat.maven import classpath, java_tool
+
+VERSION = "5.5.0"
+ARTIFACTS = tuple(
+    f"org.apache.rocketmq:rocketmq-{name}:{VERSION}" for name in ("namesrv", "broker", "tools", "client", "store")
+)
+START_LIMIT_S = 90
+GET_ROUTE = 105  # request code GET_ROUTEINFO_BY_TOPIC
+OPENS = ("java.nio", "sun.nio.ch", "jdk.internal.ref")
+
+BROKER_CONF = """
+brokerName=live
+brokerClusterName=live
+brokerIP1=127.0.0.1
+bindAddress=127.0.0.1
+namesrvAddr=127.0.0.1:{name_server_port}
+listenPort={port}
+haListenPort={ha_port}
+storePathRootDir={store}
+storePathCommitLog={store}/commitlog
+mappedFileSizeCommitLog=65536
+mappedFileSizeConsumeQueue=2000
+maxHashSlotNum=97
+maxIndexNum=400
+timerWheelEnable=false
+diskMaxUsedSpaceRatio=95
+fileReservedTime=720000
+transactionCheckInterval=3600000
+"""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One message that the broker acknowledged."""
+
+    sort: str
+    topic: str
+    key: str
+    offset_id: str
+    unique_id: str
+    queue: int
+    queue_offset: int
+
+    @classmethod
+    def parse(cls, line: str) -> "Sent":
+        _, sort, topic, key, offset_id, unique_id, queue, queue_offset = line.split("\t")
+        return cls(sort, topic, key, offset_id, unique_id, int(queue), int(queue_offset))
+
+
+class LiveRocketMQ:
+    """A name server and a broker with small files, so that they roll every few seconds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = folder / "store"
+        self.jars = classpath(ARTIFACTS)
+        self.name_server_port = free_port()
+        self._name_server: subprocess.Popen[bytes] | None = None
+        self._broker: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.name_server_port}"
+
+    def start_name_server(self) -> None:
+        conf = self.folder / "namesrv.conf"
+        conf.write_text(f"listenPort={self.name_server_port}\nbindAddress=127.0.0.1\n")
+        self._name_server = self._start("org.apache.rocketmq.namesrv.NamesrvStartup", conf, "-Xmx128m")
+
+    def start_broker(self) -> None:
+        """Start the broker and wait until clients can find it."""
+        assert self._broker is None, "a broker is running"
+        conf = self.folder / "broker.conf"
+        port = free_port(with_below=2)  # it also listens two ports below
+        conf.write_text(
+            BROKER_CONF.format(
+                name_server_port=self.name_server_port, port=port, ha_port=free_port(), store=self.store
+            )
+        )
+        opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENS]
+        self._broker = self._start("org.apache.rocketmq.broker.BrokerStartup", conf, "-Xmx512m", *opens)
+        self._wait(lambda: self._has_route("TBW102", port))
+
+    def kill_broker(self) -> None:
+        """As a power switch does it, but for the page cache, which survives."""
+        assert self._broker is not None
+        self._broker.send_signal(signal.SIGKILL)
+        self._broker.wait()
+        self._broker = None
+
+    def program(self, name: str, *arguments: str) -> list[str]:
+        """The command that runs one of the Java programs beside this file."""
+        source = Path(__file__).parent / f"{name}.java"
+        return [*self._java("-Xmx256m"), str(source), self.address, *arguments]
+
+    def send(self, first: int, count: int, pause_ms: int) -> Iterator[Sent]:
+        """Send, and give each message as soon as it is acknowledged. Ends when all are sent or the broker is gone."""
+        command = self.program("Producer", str(first), str(count), str(pause_ms))
+        log = (self.folder / "producer.log").open("ab")
+        with log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process:
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    if line.startswith(("done", "stopped")):
+                        return
+                    if line.startswith("acknowledged\t"):  # its libraries print too
+                        yield Sent.parse(line.rstrip("\n"))
+                raise AssertionError(f"the producer died: {(self.folder / 'producer.log').read_text()[-2000:]}")
+            finally:
+                process.kill()
+
+    def query(self, asked: Sequence[tuple[str, str]]) -> list[list[int]]:
+        """What the broker itself answers for topics and keys: physical offsets."""
+        lines = "".join(f"{topic}\t{key}\n" for topic, key in asked)
+        result = subprocess.run(
+            self.program("Query"), input=lines, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert result.returncode == 0, result.stderr[-2000:]
+        answers = [line.split() for line in result.stdout.splitlines() if line.startswith("answer")]
+        return [[int(offset) for offset in offsets] for _, *offsets in answers]
+
+    def _java(self, *options: str) -> list[str]:
+        # Logs go to the home folder, native libraries to the folder for temporary files.
+        folders = [f"-Duser.home={self.folder}", f"-Djava.io.tmpdir={self.folder}"]
+        return [java_tool(), *options, *folders, "-cp", os.pathsep.join(map(str, self.jars))]
+
+    def _start(self, main_class: str, conf: Path, *options: str) -> subprocess.Popen[bytes]:
+        command = [*self._java(*options), main_class, "-c", str(conf)]
+        with (self.folder / f"{main_class.rpartition('.')[2]}.log").open("ab") as log:
+            environment = {**os.environ, "ROCKETMQ_HOME": str(self.folder)}
+            return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+    def _wait(self, is_ready: Callable[[], bool]) -> None:
+        started = time.monotonic()
+        while not is_ready():
+            for process in (self._name_server, self._broker):
+                assert process is None or process.poll() is None, f"ended with {process.poll()}; see {self.folder}"
+            assert time.monotonic() - started < START_LIMIT_S, f"not ready after {START_LIMIT_S} s"
+            time.sleep(0.2)
+
+    def _has_route(self, topic: str, port: int) -> bool:
+        """Ask the name server for a topic's route, in RocketMQ's own frames, and look for the broker's port in it."""
+        request = {"code": GET_ROUTE, "language": "PYTHON", "version": 0, "opaque": 1, "flag": 0}
+        header = json.dumps({**request, "extFields": {"topic": topic}}).encode()
+        frame = len(header).to_bytes(4, "big") + header
+        try:
+            with socket.create_connection(("127.0.0.1", self.name_server_port), 2) as connection:
+                connection.sendall(len(frame).to_bytes(4, "big") + frame)
+                reader = connection.makefile("rb")
+                response = reader.read(int.from_bytes(reader.read(4), "big"))
+        except OSError:
+            return False
+        return f"127.0.0.1:{port}".encode() in response
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in (self._broker, self._name_server):
+            if process is not None:
+                process.kill()  # a clean stop takes a broker 17 s, and nobody reads the store any more
+                process.wait()
+
+
+def free_port(with_below: int = 0) -> int:
+    """A port that nobody listens on now; also the one so many below, if that is asked."""
+    while True:
+        with socket.socket() as probe, socket.socket() as below:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+            if not with_below:
+                return port
+            with contextlib.suppress(OSError):
+                below.bind(("127.0.0.1", port - with_below))
+                return port
