@@ -1,0 +1,1 @@
+"""Disk: the only floor with open(), mmap, fsync and rename."""

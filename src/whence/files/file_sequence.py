@@ -1,0 +1,103 @@
+"""FileSequence: equal-sized files of one folder, addressed as one run of bytes."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from pathlib import Path
+
+from whence.errors import CorruptError
+from whence.files.folder import FileState, FolderWatch, files_in
+from whence.files.map_pool import MapPool
+from whence.files.mapped_file import MappedFile
+from whence.files.names import offset_name, parse_offset_name
+
+
+class FileSequence:
+    """The files ``<20 digits>`` of a folder: byte ``offset`` lies in the file whose name is the last not above it.
+
+    A broker deletes the oldest files and adds new ones while we read: :meth:`refresh` looks again when the folder
+    changed. Names that are no offsets are passed over, as RocketMQ does. Nothing promises that files are there
+    without a gap, nor that each is whole: :attr:`file_size` is what names and lengths show.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bases: list[int] = []
+        self.file_size = 0
+        self._found: dict[int, FileState] = {}
+        self._watch = FolderWatch(folder)
+        self._size_is_sure = False  # whether files may still grow, as that of a store being copied does
+        self._maps = MapPool()
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Look at the folder again if it changed; True if files came, went or grew."""
+        if not self._watch.changed() and (self._size_is_sure or not self._lengths_changed()):
+            return False
+        found = {
+            base: state
+            for name, state in files_in(self.folder).items()
+            if (base := parse_offset_name(name)) is not None
+        }
+        if found == self._found:
+            return False
+        self._maps.keep({base for base, state in found.items() if self._found.get(base) == state})
+        self._found = found
+        self.bases = sorted(found)
+        steps = [after - before for before, after in zip(self.bases, self.bases[1:], strict=False)]
+        # All files should have one size: that of the longest, or the smallest step between names if files overlap
+        # otherwise. (With the only file between two of them missing, a step is twice the size.)
+        self.file_size = min([max((state.size for state in found.values()), default=0), *steps])
+        self._size_is_sure = self.file_size in steps
+        return True
+
+    def _lengths_changed(self) -> bool:
+        try:
+            return any(os.stat(self.path_of(base)).st_size != state.size for base, state in self._found.items())
+        except OSError:
+            return True
+
+    def path_of(self, base: int) -> Path:
+        return self.folder / offset_name(base)
+
+    @property
+    def begin_offset(self) -> int:
+        """Offset of the first byte; 0 if there is no file."""
+        return self.bases[0] if self.bases else 0
+
+    def base_of(self, offset: int) -> int | None:
+        """Base offset of the file that should hold this byte; None if there is none."""
+        number = bisect_right(self.bases, offset) - 1
+        if number < 0 or offset >= self.bases[number] + self.file_size:
+            return None
+        return self.bases[number]
+
+    def file(self, base: int) -> MappedFile:
+        """The file with this base offset, mapped. One that grew since it was mapped is mapped again."""
+        mapped = self._maps.get(base)
+        if mapped is not None and (mapped.size >= self.file_size or not _grew(mapped)):
+            return mapped
+        mapped = MappedFile(self.path_of(base))
+        if mapped.size > self.file_size:
+            raise CorruptError(
+                f"the file has {mapped.size} bytes, but the next one begins {self.file_size} bytes behind its start",
+                position=self.file_size,
+                path=mapped.path,
+            )
+        return self._maps.put(base, mapped)
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """Stretches ``(from, to)`` before the last file that no file holds: one is missing, or too short."""
+        ends = [base + min(self._found[base].size, self.file_size) for base in self.bases]
+        return [(end, base) for end, base in zip(ends, self.bases[1:], strict=False) if end < base]
+
+    def close(self) -> None:
+        self._maps.clear()
+
+
+def _grew(mapped: MappedFile) -> bool:
+    try:
+        return mapped.path.stat().st_size != mapped.size
+    except OSError:
+        return False  # deleted: what is mapped can still be read

@@ -1,0 +1,83 @@
+"""Folders: what is in them, and whether that may have changed since one last looked."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from whence.errors import NotFoundError, StoreError
+
+# A folder's time has the grain of the kernel's clock, and network disks keep it for a while. A listing that is not
+# older than the folder's time by this much may lack a file that was made in the same tick.
+SETTLED_NS = 100_000_000
+
+
+class FolderWatch:
+    """Tells cheaply that nothing changed: one ``stat``, about a microsecond."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._seen: tuple[int, int] | None = None
+        self._settled = False
+
+    def changed(self) -> bool:
+        """Whether the folder should be listed now. NotFoundError if it is not there, or no folder."""
+        try:
+            status = os.stat(self.folder)
+        except OSError as error:
+            self._seen = None
+            raise _not_listed(self.folder, error) from None
+        seen = (status.st_mtime_ns, status.st_ino)
+        if seen == self._seen and self._settled:
+            return False
+        self._seen = seen
+        self._settled = time.time_ns() - status.st_mtime_ns > SETTLED_NS
+        return True
+
+
+class FileState(NamedTuple):
+    """By ``inode`` one sees that a file took another's place under the same name."""
+
+    size: int
+    inode: int
+
+
+def files_in(folder: Path) -> dict[str, FileState]:
+    """What is in a folder, by name, without what leads nowhere."""
+    found = {}
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                try:
+                    status = entry.stat()
+                except OSError:
+                    continue  # deleted since the folder was listed, or a link to nothing
+                found[entry.name] = FileState(status.st_size, status.st_ino)
+    except OSError as error:
+        raise _not_listed(folder, error) from None
+    return found
+
+
+def folders_in(folder: Path) -> list[str]:
+    """Names of the folders in a folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+    except OSError as error:
+        raise _not_listed(folder, error) from None
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a folder is there; False also for what cannot be looked at."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def _not_listed(folder: Path, error: OSError) -> StoreError:
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return NotFoundError(f"{folder}: there is no such folder")
+    return StoreError(f"{folder}: cannot be read: {error.strerror}")

@@ -1,0 +1,104 @@
+"""MappedFile: one file, mapped for reading."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+from whence.errors import NotFoundError, StoreError
+
+PIECE_SIZE_MIN = 4096
+PIECE_SIZE_MAX = 1048576
+
+
+class MappedFile:
+    """One file of a store, mapped read-only. Any number may be open on a file that a broker is writing.
+
+    ``data`` is a view of the map, ``size`` the file's length when it was mapped. What a writer puts into the
+    mapped part shows in ``data`` at once; a file that grew is opened again. An empty file has an empty view.
+    """
+
+    __slots__ = ("_map", "data", "path", "size")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._map: mmap.mmap | None = None
+        self.data = memoryview(b"")
+        descriptor = open_regular(path)
+        try:
+            self.size = os.fstat(descriptor).st_size
+            if self.size:
+                self._map = mmap.mmap(descriptor, self.size, prot=mmap.PROT_READ)
+                self.data = memoryview(self._map)
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{path}: cannot be mapped: {error}") from error
+        finally:
+            os.close(descriptor)
+
+    def occurrences(self, pattern: bytes, position: int) -> Iterator[int]:
+        """The positions of ``pattern`` at or behind ``position``, in order. Holes of the file are passed over."""
+        overlap = len(pattern) - 1
+        piece_size = PIECE_SIZE_MIN
+        while position < self.size:
+            # Pieces as bytes: bytes.find is several times faster than mmap.find in Python 3.11.
+            piece = bytes(self.data[position : position + piece_size + overlap])
+            at = piece.find(pattern)
+            while at >= 0:
+                yield position + at
+                at = piece.find(pattern, at + 1)
+            position += piece_size
+            if piece.count(0) == len(piece):
+                position = self._next_data(position)
+            piece_size = min(2 * piece_size, PIECE_SIZE_MAX)
+
+    def _next_data(self, position: int) -> int:
+        """The first position at or behind this one that is not in a hole; the file's end if there is none."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return position
+        try:
+            return max(position, os.lseek(descriptor, position, os.SEEK_DATA))
+        except OSError as error:
+            return self.size if error.errno == errno.ENXIO else position
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Give the map back. Views that callers still hold keep it alive until they go."""
+        self.data = memoryview(b"")
+        self._map = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def open_regular(path: Path) -> int:
+    """A read-only descriptor of a regular file; anything else (a pipe would block) is refused."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise NotFoundError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be opened: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise StoreError(f"{path}: is not a regular file")
+    return descriptor
+
+
+def read_whole(path: Path, size_max: int) -> bytes:
+    """A small file's bytes; one larger than ``size_max`` is refused."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > size_max:
+            raise StoreError(f"{path}: has {size} bytes; what it should be has at most {size_max}")
+        return file.read(size)

@@ -1,0 +1,1 @@
+"""Meaning: one class per thing on disk, one file per class."""

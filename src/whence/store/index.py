@@ -1,0 +1,366 @@
+"""Index: the files of ``index/`` as one, and which part of the log they can be believed for."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from whence.errors import CorruptError, FormatError, NotFoundError, StoreError, UsageError
+from whence.files.folder import FileState, FolderWatch, files_in
+from whence.files.map_pool import MapPool
+from whence.files.names import is_digits
+from whence.formats.hashing import key_hash as hash_of_key
+from whence.formats.hashing import tag_hash
+from whence.formats.rocketmq.index_file import HEADER_SIZE, NO_ITEM, decode_header
+from whence.formats.rocketmq.message import Message
+from whence.store.commit_log import CommitLog
+from whence.store.damage import Damage, DamageKind
+from whence.store.index_file import IndexFile, Shape
+
+HEADER_TRIES = 3  # a broker writes the header field by field: a reader that comes between two looks again
+HEADER_PAUSE_S = 0.001
+WALKED_SIZE = 131072  # bytes of log before the newest index file's end that are walked over
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch ``[from_offset, to_offset)`` of the log and the index file that covers it.
+
+    A stretch that no index file covers has None, lies in one log file and is scanned.
+
+    ``seam``: nothing but the records at which index files begin and end. A message's items may straddle two
+    files, so those records are always read; that is no scan.
+    """
+
+    from_offset: int
+    to_offset: int
+    file: IndexFile | None
+    seam: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """The log from start to end, cut into segments, oldest first; and what became of each index file."""
+
+    begin_offset: int
+    end_offset: int
+    segments: tuple[Segment, ...]
+    file_count: int
+    expired: tuple[IndexFile, ...]
+    not_used: tuple[Damage, ...]
+    indexed_to_offset: int | None
+    indexed_to_timestamp_ms: int | None
+    log_damage: tuple[tuple[int, int, Damage], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """What one file can be believed for: all messages between the records at ``begin`` and ``end``.
+
+    Those two records themselves may have items in other files. ``begin_next`` and ``end_next`` are where the
+    records behind them begin.
+    """
+
+    file: IndexFile
+    begin: int
+    begin_next: int
+    end: int
+    end_next: int
+    end_timestamp_ms: int
+    full: bool
+
+
+class Index:
+    """All index files of one folder, ordered by the offsets in their headers, for names tell only local time.
+
+    A file is a claim. It is believed if the records at its begin and end offset are in the log and bear its
+    header's times; then every message between the two is in it, as far as its broker dispatched it.
+    """
+
+    def __init__(self, folder: Path, shape: Shape | None = None) -> None:
+        self.folder = folder
+        self._asked_shape = shape
+        self._watch = FolderWatch(folder)
+        self._maps = MapPool()
+        self._unfit: set[IndexFile] = set()
+        self._distrusted: dict[IndexFile, CorruptError] = {}
+        self._sampled: set[IndexFile] = set()
+        self._states: dict[str, FileState] = {}
+        self._files: dict[str, IndexFile] = {}
+        self._unreadable: list[Damage] = []
+        self._reaches: dict[IndexFile, tuple[bytes, _Reach | None]] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Notice files that were added or deleted."""
+        try:
+            if not self._watch.changed() and not self._unfit:
+                return
+            found = {name: state for name, state in files_in(self.folder).items() if is_digits(name)}
+        except NotFoundError:
+            found = {}
+        except StoreError as error:
+            self._files, self._unreadable = {}, [_unreadable(self.folder, error)]
+            return
+        known, self._files, self._unreadable = self._files, {}, []
+        for name in sorted(found):
+            file = known.get(name)
+            # The first look may have been before the broker gave the file its length, or before it was repaired.
+            if file is None or self._states[name] != found[name]:
+                path = self.folder / name
+                self._maps.drop(path)
+                try:
+                    file = IndexFile(path, self._maps)
+                except StoreError as error:
+                    self._unreadable.append(_unreadable(path, error))
+                    continue
+            self._files[name] = file
+        self._states = found
+        kept = set(self._files.values())
+        self._unfit &= kept
+        self._sampled &= kept
+        self._distrusted = {file: error for file, error in self._distrusted.items() if file in kept}
+        self._reaches = {file: reach for file, reach in self._reaches.items() if file in kept}
+
+    @property
+    def files(self) -> list[IndexFile]:
+        """The files that could be opened, by name."""
+        return list(self._files.values())
+
+    def state(self) -> tuple[object, ...]:
+        """Differs from an earlier one if an index file came, went, or had items put into it."""
+        self.refresh()
+        return tuple(
+            (
+                name,
+                self._states[name],
+                file in self._distrusted,
+                None if self._is_full(file) else bytes(file.data[:HEADER_SIZE]),
+            )
+            for name, file in self._files.items()
+        )
+
+    def _is_full(self, file: IndexFile) -> bool:
+        """Whether nothing can be put into a file any more, as far as is known."""
+        known = self._reaches.get(file)
+        return known is not None and known[1] is not None and known[1].full
+
+    # -- belief ----------------------------------------------------------------------------------------------
+
+    def distrust(self, file: IndexFile, error: CorruptError) -> None:
+        """Cover nothing with this file any more: one of its chains is damaged, so any of them may be."""
+        self._distrusted[file] = error
+
+    def cover(self, log: CommitLog) -> Cover:
+        """Cut the log into what an index file covers and what has to be scanned."""
+        self.refresh()
+        begin_offset = log.begin_offset
+        not_used = list(self._unreadable)
+        expired: list[IndexFile] = []
+        reaches: list[_Reach] = []
+        for file in self._files.values():
+            if file in self._distrusted:
+                not_used.append(_not_used(file, self._distrusted[file], DamageKind.BAD_CHAIN))
+                continue
+            try:
+                reach = self._reach(file, log)
+            except (FormatError, StoreError) as error:
+                not_used.append(_not_used(file, error))
+                self._unfit.add(file)
+                continue
+            self._unfit.discard(file)
+            if reach is None:
+                continue
+            if reach.end < begin_offset:
+                expired.append(file)
+            else:
+                reaches.append(reach)
+        reaches.sort(key=lambda reach: (reach.begin, reach.end))
+        while reaches:
+            newest = max(reaches, key=lambda reach: reach.end)
+            try:
+                self._sample(newest.file, log)
+                break
+            except CorruptError as error:
+                reaches.remove(newest)
+                not_used.append(_not_used(newest.file, error))
+                self._unfit.add(newest.file)
+
+        stretches: list[tuple[int, int, IndexFile | None]] = []
+        position = begin_offset
+        for reach in reaches:
+            begin = max(reach.begin_next, position)
+            if begin < reach.end:
+                stretches += [(position, begin, None), (begin, reach.end, reach.file)]
+                position = reach.end
+        end_offset = log.end_offset(boundary=position)
+        stretches.append((position, end_offset, None))
+
+        hops = {reach.begin: reach.begin_next for reach in reaches}
+        hops |= {reach.end: reach.end_next for reach in reaches}
+        last = max(reaches, key=lambda reach: reach.end, default=None)
+        return Cover(
+            begin_offset=begin_offset,
+            end_offset=end_offset,
+            segments=tuple(
+                segment
+                for begin, end, file in stretches
+                if begin < end
+                for segment in (
+                    _uncovered(begin, end, log, _is_seam(begin, end, hops))
+                    if file is None
+                    else [Segment(begin, end, file)]
+                )
+            ),
+            file_count=len(self._files) + len(self._unreadable),
+            expired=tuple(expired),
+            not_used=tuple(not_used),
+            indexed_to_offset=last.end_next if last else None,
+            indexed_to_timestamp_ms=last.end_timestamp_ms if last else None,
+            log_damage=tuple(log.damage(end_offset)),
+        )
+
+    def _reach(self, file: IndexFile, log: CommitLog) -> _Reach | None:
+        """What this file covers; None if nothing was put into it. The reason it is not believed is an error."""
+        known = self._reaches.get(file)
+        if known is not None and self._is_full(file):
+            return known[1]
+        header_bytes = file.header_bytes()
+        if known is not None and known[0] == header_bytes:
+            return known[1]
+        for attempt in range(HEADER_TRIES):
+            try:
+                reach = self._check(file, header_bytes, log)
+                break
+            except (FormatError, StoreError):
+                time.sleep(HEADER_PAUSE_S)
+                again = file.header_bytes()
+                if again == header_bytes or attempt == HEADER_TRIES - 1:
+                    raise
+                header_bytes = again
+        self._reaches[file] = (header_bytes, reach)
+        return reach
+
+    def _check(self, file: IndexFile, header_bytes: bytes, log: CommitLog) -> _Reach | None:
+        header = decode_header(header_bytes)
+        if header.item_count <= 1:
+            return None
+        self._resolve_shape(file)
+        begin, end = header.begin_physical_offset, header.end_physical_offset
+        if begin > end:
+            raise CorruptError(f"the header's begin offset {begin} is above its end offset {end}", position=16)
+        begin_next = end_next = log.begin_offset
+        if begin >= log.begin_offset:
+            begin_next = _next_record(log, begin, header.begin_timestamp_ms, "begin")
+        if end >= log.begin_offset:
+            end_next = _next_record(log, end, header.end_timestamp_ms, "end")
+        full = file.shape is not None and header.item_count >= file.shape.item_capacity
+        return _Reach(file, begin, begin_next, end, end_next, header.end_timestamp_ms, full)
+
+    def _sample(self, file: IndexFile, log: CommitLog) -> None:
+        """Look whether items of the newest file lead to their messages: the last, the one before, 2, 4, 8 ... back.
+
+        A log that was cut and written anew may still have the old record at the file's end offset, behind its own
+        end. A walk over the whole log would prove that it does not. What can be told by a few reads is told here:
+        by the sample, and by a walk over the last part before the end.
+        """
+        if file in self._sampled:
+            return
+        header = file.header()
+        number, back, end = header.item_count - 1, 1, header.end_physical_offset
+        walk_from: int | None = None
+        while number > NO_ITEM:
+            key_hash, physical_offset = file.item(number)
+            if physical_offset < log.begin_offset:
+                break
+            try:
+                message = log.read(physical_offset)
+                leads = key_hash in index_hashes(message)
+            except (FormatError, StoreError):
+                leads = False
+            if not leads:
+                what = f"item {number} leads to offset {physical_offset}, where no message with its hash lies"
+                raise CorruptError(what, position=file.item_position(number))
+            if walk_from is None and end - physical_offset >= WALKED_SIZE:
+                walk_from = physical_offset
+            number, back = number - back, 2 * back
+        base = log.base_of(end)
+        walk_from = max(walk_from or 0, base or 0, log.begin_offset)
+        if end - walk_from <= 2 * WALKED_SIZE and not log.leads_on(walk_from, end):
+            what = f"a walk over the log from offset {walk_from} does not meet the header's end offset {end}"
+            raise CorruptError(what, position=24)
+        self._sampled.add(file)
+
+    def _resolve_shape(self, file: IndexFile) -> None:
+        asked = self._asked_shape
+        if asked is None:
+            if file.resolve_shape(shape for other in self._files.values() if (shape := other.shape)) is None:
+                raise CorruptError(
+                    "no slot and item counts make sense of its bytes; if the broker had its own "
+                    "maxHashSlotNum and maxIndexNum, give them as --slots and --items"
+                )
+        elif file.fits(asked):
+            file.shape = asked
+        else:
+            shown = file.resolve_shape(())
+            if shown is None:
+                raise CorruptError(f"{asked.slot_capacity} slots and {asked.item_capacity} items do not fit it")
+            raise UsageError(
+                f"{file.path}: --slots {asked.slot_capacity} --items {asked.item_capacity} do not fit this index "
+                f"file, it shows {shown.slot_capacity} slots and {shown.item_capacity} items; leave the options out"
+            )
+
+    def close(self) -> None:
+        self._files, self._reaches = {}, {}
+        self._maps.clear()
+
+
+def index_hashes(message: Message) -> set[int]:
+    """Every hash that a broker of any version puts into the index for a message."""
+    hashes = {hash_of_key(message.topic, key) for key in message.index_keys}
+    if message.unique_id:
+        hashes.add(hash_of_key(message.topic, message.unique_id))
+    if message.tags:
+        hashes.add(tag_hash(message.topic, message.tags))
+    return hashes
+
+
+def _next_record(log: CommitLog, physical_offset: int, timestamp_ms: int, which: str) -> int:
+    """Where the record behind this one begins; an error if it is not there or does not bear the header's time."""
+    try:
+        message = log.read(physical_offset)
+    except (FormatError, StoreError) as error:
+        raise CorruptError(
+            f"the record at the header's {which} offset {physical_offset} is not in the log: {error}"
+        ) from error
+    if message.store_timestamp_ms != timestamp_ms:
+        raise CorruptError(
+            f"the header's {which} time is {timestamp_ms}, but the record at its {which} offset {physical_offset} "
+            f"was stored at {message.store_timestamp_ms}"
+        )
+    return log.next_boundary(physical_offset + message.size)
+
+
+def _uncovered(from_offset: int, to_offset: int, log: CommitLog, seam: bool) -> list[Segment]:
+    """A stretch that has to be scanned, as segments of one log file each."""
+    return [Segment(begin, end, None, seam) for begin, end in log.pieces(from_offset, to_offset)]
+
+
+def _is_seam(begin: int, end: int, hops: dict[int, int]) -> bool:
+    """Whether one gets from begin to end over the records at which files begin and end alone."""
+    while begin < end and begin in hops:
+        begin = hops[begin]
+    return begin >= end
+
+
+def _unreadable(path: Path, error: StoreError) -> Damage:
+    return Damage(str(path), 0, DamageKind.INDEX_NOT_USED, f"{error}; its part of the log is scanned")
+
+
+def _not_used(
+    file: IndexFile, error: FormatError | StoreError, kind: DamageKind = DamageKind.INDEX_NOT_USED
+) -> Damage:
+    what = error.what if isinstance(error, FormatError) else str(error)
+    position = error.position if isinstance(error, FormatError) and error.position is not None else 0
+    return Damage(str(file.path), position, kind, f"{what}; its part of the log is scanned")

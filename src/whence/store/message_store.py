@@ -1,0 +1,215 @@
+"""MessageStore: one RocketMQ store folder, for reading; the door for everyone above."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self
+
+from whence.errors import FormatError, NotFoundError, StoreError
+from whence.files.folder import folders_in, is_folder
+from whence.files.mapped_file import read_whole
+from whence.formats.hashing import key_hash, tag_hash
+from whence.formats.rocketmq.checkpoint import CHECKPOINT_SIZE, Checkpoint, decode_checkpoint
+from whence.formats.rocketmq.config import decode_config
+from whence.formats.rocketmq.message import Message
+from whence.formats.rocketmq.properties import VALUE_END
+from whence.formats.rocketmq.topics import can_be_folder
+from whence.store.commit_log import CommitLog
+from whence.store.consume_queue import Boundary, ConsumeQueue
+from whence.store.index import Cover, Index
+from whence.store.index_file import IndexFile, Shape
+from whence.store.stretch_keys import StretchKeys
+
+QUEUES_OPEN_MAX = 256
+CONFIG_SIZE_MAX = 16 * 1048576
+DIALECT_SAMPLE = 1048576  # bytes of log looked at, in each index file's part, to tell which version wrote it
+
+
+class Dialect(StrEnum):
+    """The version that wrote an index. 5.5 (since 5.4) also indexes the tag; 4.9 ends properties differently."""
+
+    V4_9 = "4.9"
+    V5_3 = "5.3"
+    V5_5 = "5.5"
+
+
+class MessageStore:
+    """A store folder: CommitLog, ConsumeQueues, index, checkpoint and config. Reads, and changes nothing.
+
+    One object is for one thread; any number of objects and processes may read one store, also while a broker
+    writes to it. What was appended since the last call is seen by the next one.
+    """
+
+    def __init__(self, folder: Path, shape: Shape | None = None, dialect: Dialect | None = None) -> None:
+        if not is_folder(folder / "commitlog"):
+            raise NotFoundError(f"{folder}: is no RocketMQ store, it has no folder commitlog/")
+        self.folder = folder
+        self.commit_log = CommitLog(folder / "commitlog")
+        self.index = Index(folder / "index", shape)
+        self.stretch_keys = StretchKeys(self.commit_log)
+        self._asked_dialect = dialect
+        self._queues: OrderedDict[tuple[str, int], ConsumeQueue] = OrderedDict()
+        self._cover: Cover | None = None
+        self._cover_state: tuple[object, ...] = ()
+        self._topics: tuple[tuple[int, ...], frozenset[str]] | None = None
+
+    # -- messages --------------------------------------------------------------------------------------------
+
+    def read(self, physical_offset: int) -> Message:
+        """The message at this offset of the CommitLog; see :meth:`CommitLog.read`."""
+        return self.commit_log.read(physical_offset)
+
+    def read_queue(self, topic: str, queue: int, queue_offset: int, count: int = 1) -> list[Message]:
+        """Up to ``count`` messages of a queue from this offset on, in order; fillers are passed over."""
+        found = []
+        consume_queue = self.queue(topic, queue)
+        for number in range(queue_offset, min(queue_offset + count, consume_queue.end_offset())):
+            entry = consume_queue.entry(number)
+            if not entry.is_filler:
+                found.append(consume_queue.read(entry))
+        return found
+
+    def scan(self, from_offset: int | None = None, to_offset: int | None = None) -> Iterator[Message]:
+        """Every message of a stretch of the log, in order. ``from_offset`` is where a record begins."""
+        begin = self.commit_log.begin_offset if from_offset is None else from_offset
+        end = self.commit_log.end_offset() if to_offset is None else to_offset
+        return self.commit_log.messages(begin, end)
+
+    # -- addresses -------------------------------------------------------------------------------------------
+
+    def candidates(self, topic: str, key: str) -> Iterator[int]:
+        """Physical offsets that the index files give for a key or unique id, newest file first; not verified.
+
+        What no index file covers is not in it: :meth:`cover` tells which part of the log that is.
+        """
+        wanted = key_hash(topic, key)
+        for segment in reversed(self.cover().segments):
+            if segment.file is not None:
+                for _, item_hash, physical_offset in segment.file.walk(wanted):
+                    if item_hash == wanted:
+                        yield physical_offset
+
+    def offset_by_time(self, topic: str, queue: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
+        """The queue offset for a store time; see :meth:`ConsumeQueue.offset_by_time`."""
+        return self.queue(topic, queue).offset_by_time(timestamp_ms, boundary)
+
+    def cover(self) -> Cover:
+        """Which part of the log the index covers now. Costs microseconds while nothing changes."""
+        state = (self.commit_log.state(), self.index.state())
+        if self._cover is None or state != self._cover_state:
+            self._cover = self.index.cover(self.commit_log)
+            self._cover_state = (self.commit_log.state(), state[1])
+        return self._cover
+
+    # -- queues and topics -----------------------------------------------------------------------------------
+
+    def queue_folder(self, topic: str, queue: int) -> Path:
+        """The folder of a queue; a topic that is no plain name never becomes a path."""
+        if not can_be_folder(topic) or queue < 0:
+            raise NotFoundError(f"topic {topic!r} has no queue {queue}")
+        return self.folder / "consumequeue" / topic / str(queue)
+
+    def queue(self, topic: str, queue: int) -> ConsumeQueue:
+        found = self._queues.get((topic, queue))
+        if found is None:
+            folder = self.queue_folder(topic, queue)
+            if not is_folder(folder):
+                raise NotFoundError(f"{folder}: there is no such queue")
+            self.cover()  # finds the log's end the short way, from where the index ends
+            found = self._queues[topic, queue] = ConsumeQueue(folder, topic, queue, self.commit_log)
+            while len(self._queues) > QUEUES_OPEN_MAX:
+                self._queues.popitem(last=False)[1].close()
+        self._queues.move_to_end((topic, queue))
+        return found
+
+    def queues(self, topic: str) -> list[int]:
+        """The queues of a topic that have a folder."""
+        if not can_be_folder(topic):
+            return []
+        names = _folders_in(self.folder / "consumequeue" / topic)
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+    def topics(self) -> frozenset[str]:
+        """The topics that the queue folders and ``config/topics.json`` name."""
+        sources = (self.folder / "consumequeue", self.folder / "batchconsumequeue", self.folder / "config")
+        state = tuple(_modified(folder) for folder in sources)
+        if self._topics is None or self._topics[0] != state:
+            names = {name for folder in sources[:2] for name in _folders_in(folder)}
+            try:
+                table = self.config("topics.json").get("topicConfigTable")
+                names |= set(table) if isinstance(table, dict) else set()
+            except (FormatError, StoreError):
+                pass  # a broker that stopped in the middle leaves it empty; the folders tell
+            self._topics = (state, frozenset(names))
+        return self._topics[1]
+
+    # -- small files -----------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> Checkpoint:
+        path = self.folder / "checkpoint"
+        try:
+            return decode_checkpoint(read_whole(path, CHECKPOINT_SIZE))
+        except FormatError as error:
+            raise error.at(path) from None
+
+    def config(self, name: str) -> dict[str, Any]:
+        """One JSON file of ``config/``, as the broker left it."""
+        path = self.folder / "config" / name
+        try:
+            return decode_config(read_whole(path, CONFIG_SIZE_MAX))
+        except FormatError as error:
+            raise error.at(path) from None
+
+    def dialect(self) -> Dialect:
+        """Which version wrote the index: as asked, else what the newest file shows, else 5.5."""
+        if self._asked_dialect is not None:
+            return self._asked_dialect
+        for segment in reversed(self.cover().segments):
+            if segment.file is not None:
+                shown = self._shown_dialect(segment.file, segment.from_offset, segment.to_offset)
+                if shown is not None:
+                    return shown
+        return Dialect.V5_5
+
+    def _shown_dialect(self, file: IndexFile, from_offset: int, to_offset: int) -> Dialect | None:
+        """What the first tagged messages that a file covers tell; None if there are none."""
+        for message in self.commit_log.messages(from_offset, min(to_offset, from_offset + DIALECT_SAMPLE)):
+            if message.tags is None or message.is_rollback:
+                continue
+            tagged = tag_hash(message.topic, message.tags)
+            if any(item[1:] == (tagged, message.physical_offset) for item in file.walk(tagged)):
+                return Dialect.V5_5
+            return Dialect.V5_3 if message.properties_data.endswith(VALUE_END.encode()) else Dialect.V4_9
+        return None
+
+    def close(self) -> None:
+        for queue in self._queues.values():
+            queue.close()
+        self._queues.clear()
+        self.index.close()
+        self.commit_log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _folders_in(folder: Path) -> list[str]:
+    """Names of folders; none if the folder is not there or cannot be read."""
+    try:
+        return folders_in(folder)
+    except StoreError:
+        return []
+
+
+def _modified(folder: Path) -> int:
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:
+        return -1
