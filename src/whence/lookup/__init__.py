@@ -1,0 +1,1 @@
+"""Questions: from what a person asks to an answer that proves itself."""
