@@ -1,0 +1,85 @@
+"""``python -m benchmarks [NAME ...]``: measure claims, print a table, and what it was measured on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+
+from benchmarks import data
+from benchmarks.harness import Options, Result, as_json, table
+from benchmarks.java_peer import ROCKETMQ
+from benchmarks.machine import machine, versions
+
+NAMES = {
+    "scan": "scan of 1 GiB of CommitLog, beside RocketMQ's",
+    "index_lookup": "lookups in a full IndexFile, beside RocketMQ's",
+    "find": "a whole store.find of one key",
+    "cli": 'the command "whence find", beside "import numpy"',
+    "threshold": "from which size on a scan is worth loading the compiled kernel",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        epilog="names: " + "; ".join(f"{name}: {what}" for name, what in NAMES.items()),
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; all if none is named")
+    parser.add_argument("--rounds", type=int, default=Options.rounds, help="rounds that count (%(default)s)")
+    parser.add_argument("--warm-up", type=int, default=Options.warm_up, help="rounds before them (%(default)s)")
+    parser.add_argument("--core", type=int, help="the core to run on; the last one if none is named")
+    parser.add_argument("--small", action="store_true", help="little data: a rehearsal, no measurement")
+    parser.add_argument("--no-java", action="store_true", help="without Apache's classes")
+    parser.add_argument("--clean-data", action="store_true", help="remove the data sets, before anything else")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="every sample, as JSON")
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - set(NAMES)
+    if unknown:
+        parser.error(f"no benchmark is called {' or '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    if arguments.clean_data:
+        data.clean()
+        if not arguments.names:
+            return
+
+    core = pin(arguments.core)
+    options = Options(arguments.rounds, arguments.warm_up, arguments.small, not arguments.no_java)
+    results: list[Result] = []
+    for name in arguments.names or NAMES:
+        results += import_module(f"benchmarks.{name}").results(options)
+    about = {
+        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        "date": datetime.now(UTC).isoformat(timespec="minutes"),
+        "rounds": f"{options.rounds} after {options.warm_up} to warm up, peers in turn, {core}, warm page cache",
+        **machine(),
+        "versions": ", ".join(f"{name} {number}" for name, number in (versions() | {"RocketMQ": ROCKETMQ}).items()),
+    }
+    if options.is_small:
+        about["note"] = "a rehearsal on little data: the numbers mean nothing"
+    print(table(results))
+    print()
+    for word, what in about.items():
+        print(f"{word}: {what}")
+    if arguments.output:
+        arguments.output.write_text(
+            json.dumps(about | {"results": [as_json(result) for result in results]}, indent=1)
+        )
+
+
+def pin(core: int | None) -> str:
+    """Keep this process, and the peers that it starts, on one core, where the system lets us."""
+    if not hasattr(os, "sched_setaffinity"):
+        return "any core"
+    core = max(os.sched_getaffinity(0)) if core is None else core
+    os.sched_setaffinity(0, {core})
+    return f"core {core}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The command line: the only floor with print, the clock, environment variables and exit statuses."""

@@ -1,0 +1,301 @@
+"""The commands: parse, call, render. Each makes one call on the door; what is true of messages is decided below."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import IntEnum
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from whence import __version__
+from whence.cli import options
+from whence.cli.interrupt import Interrupts
+from whence.cli.terminal import Screen, complain, counted
+from whence.errors import FormatError, UsageError, WhenceError
+
+if TYPE_CHECKING:
+    from logging import Logger
+
+    from whence.lookup.answer import Answer
+
+QUESTION = ("topic", "id", "offset", "queue", "queue_offset", "since", "until", "tag")
+"""The members of a question, beside the keys; one at least must be asked."""
+SETTINGS = ("cursor", "oldest_first", "system_topics", "scan", "no_scan")
+
+
+class Status(IntEnum):
+    """What the process tells its caller when it ends."""
+
+    DONE = 0
+    NOTHING = 1
+    WRONG_USE = 2
+    DAMAGE = 3
+    INCOMPLETE = 4
+    BUG = 70
+
+
+STATUS_OF_ERROR: tuple[tuple[type[Exception], Status], ...] = (
+    (FormatError, Status.DAMAGE),
+    (WhenceError, Status.WRONG_USE),
+    (OSError, Status.WRONG_USE),
+    (Exception, Status.BUG),
+)
+"""The exit status of an error: that of the first kind it belongs to."""
+
+
+def status_of_answer(answer: Answer) -> Status:
+    receipt = answer.receipt
+    if receipt.damaged:
+        return Status.DAMAGE
+    if not receipt.complete:
+        return Status.INCOMPLETE
+    return Status.DONE if answer.messages else Status.NOTHING
+
+
+# Commands
+
+
+def find(given: Namespace) -> Status:
+    from whence.cli.progress import Progress
+    from whence.cli.render import FORMATS, as_json, receipt_text
+    from whence.door import open_stores
+
+    chosen = _format(given)
+    question = _question(given)
+    stores = open_stores(given.stores, slots=given.slots, items=given.items, dialect=given.dialect)
+    with stores, _output(given) as screen:
+        with Progress("scanned", quiet=given.quiet) as progress:
+            answer = stores.find(progress=progress, **question)
+        FORMATS[chosen](answer, screen, body=given.body)
+        if chosen == "table":
+            if answer.messages and not given.quiet:
+                screen.line()
+            receipt_text(answer, screen, only_trouble=given.quiet)
+        elif chosen != "json" and not given.quiet:
+            errors = Screen.of(sys.stderr)
+            if chosen == "jsonl":
+                errors.line(as_json({"receipt": answer.receipt.to_dict()}))
+            else:
+                receipt_text(answer, errors)
+    _say_written(given, counted(len(answer), "message"))
+    return status_of_answer(answer)
+
+
+def explain(given: Namespace) -> Status:
+    from whence.cli.explanation import explanation_text
+    from whence.cli.progress import Progress
+    from whence.cli.render import answer_table, as_json, receipt_text
+    from whence.door import open_stores
+
+    chosen = _format(given)
+    question = _question(given)
+    stores = open_stores(given.stores, slots=given.slots, items=given.items, dialect=given.dialect)
+    with stores, _output(given) as screen:
+        with Progress("scanned", quiet=given.quiet) as progress:
+            explanation = stores.explain(progress=progress, **question)
+        if chosen == "json":
+            screen.line(as_json(explanation.to_dict(body=given.body)))
+        else:
+            explanation_text(explanation, screen)
+            answer_table(explanation.answer, screen, body=given.body)
+            if explanation.answer.messages:
+                screen.line()
+            receipt_text(explanation.answer, screen)
+    return status_of_answer(explanation.answer)
+
+
+def inspect(given: Namespace) -> Status:
+    from whence.cli.inspection import inspection_text
+    from whence.cli.progress import Progress
+    from whence.cli.render import as_json
+    from whence.store.inspection import inspect_file
+
+    with _output(given) as screen:
+        with Progress("read", quiet=given.quiet) as progress:
+            inspection = inspect_file(
+                Path(given.file),
+                kind=given.kind,
+                start=given.start,
+                limit=None if given.all else given.limit,
+                slots=given.slots,
+                items=given.items,
+                progress=progress,
+            )
+        if given.json:
+            screen.line(as_json(inspection.to_dict()))
+        else:
+            inspection_text(inspection, screen)
+    return Status.DAMAGE if inspection.damage else Status.DONE
+
+
+def demo(given: Namespace) -> Status:
+    from whence.cli.demo import run_demo
+
+    with _output(given) as screen:
+        run_demo(given, screen)
+    return Status.DONE
+
+
+def _kinds() -> tuple[str, ...]:
+    from whence.store.inspection import Kind
+
+    return tuple(Kind)
+
+
+Command = tuple[str, Callable[[], options.Parser], Callable[[Namespace], Status]]
+
+COMMANDS: dict[str, Command] = {
+    "find": ("find messages by key, id, offset, queue or time", options.find_parser, find),
+    "explain": ("the same, told step by step", options.explain_parser, explain),
+    "inspect": ("print any file of a store in words", lambda: options.inspect_parser(_kinds()), inspect),
+    "demo": ("show all this on a small store that comes with whence", options.demo_parser, demo),
+}
+
+
+# What they share
+
+
+def _question(given: Namespace) -> dict[str, Any]:
+    """The arguments of ``Store.find``."""
+    question = {name: getattr(given, name) for name in QUESTION}
+    if given.keys is None and all(value is None for value in question.values()):
+        raise UsageError(
+            "nothing is asked; give --key, --id, --offset, --topic, --tag, --since or --until, "
+            "for example: whence find STORE --key order-4711"
+        )
+    question |= {name: getattr(given, name) for name in SETTINGS}
+    return question | {"key": given.keys, "limit": None if given.all else given.limit}
+
+
+def _format(given: Namespace) -> str:
+    if given.json and given.format not in (None, "json"):
+        raise UsageError(f"--json and --format {given.format} exclude each other")
+    return "json" if given.json else given.format or "table"
+
+
+@contextmanager
+def _output(given: Namespace) -> Iterator[Screen]:
+    """Standard output, or the file of ``-o``. A reader that went away (``| head``) ends the output quietly."""
+    path = getattr(given, "output", None)
+    if path is not None:
+        from whence.files.atomic import write_aside
+
+        _keep_out_of_stores(path, given)
+        with write_aside(Path(path)) as file:
+            stream = TextIOWrapper(file, "utf-8", errors="backslashreplace", newline="\n", write_through=True)
+            yield Screen(stream)
+            stream.detach()
+        return
+    try:
+        yield Screen.of(sys.stdout)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more when it ends, and would complain then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _keep_out_of_stores(path: str, given: Namespace) -> None:
+    """What belongs to a broker is never written to, nor the file that is being inspected."""
+    target = os.path.realpath(path)
+    for read in [*getattr(given, "stores", ()), *filter(None, [getattr(given, "file", None)])]:
+        folder = os.path.realpath(read.removeprefix("file://"))
+        if os.path.commonpath([target, folder]) == folder:
+            raise UsageError(f"{path} lies in {read}, which is only read; name a file elsewhere")
+
+
+def _say_written(given: Namespace, what: str) -> None:
+    if given.output is not None and not given.quiet:
+        complain(f"{what} written to {given.output}")
+
+
+# The process
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and give its exit status. Without ``arguments`` it is that of the process."""
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    interrupts = Interrupts()
+    if arguments is None:
+        interrupts.watch()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    log: Logger | None = None
+    status: int
+    try:
+        run, given = _parse(typed)
+        if given.log_file is not None:
+            _keep_out_of_stores(given.log_file, given)
+            log = _open_log(given.log_file)
+            log.info("whence %s started: %s", __version__, typed)
+        status = run(given)
+    except SystemExit as end:  # --help and --version
+        return int(end.code or 0)
+    except KeyboardInterrupt:
+        status = interrupts.status
+        interrupts.tell()
+    except Exception as error:
+        if interrupts.number:  # a library made another error of it
+            status = interrupts.status
+            interrupts.tell()
+        else:
+            status = next(status for kind, status in STATUS_OF_ERROR if isinstance(error, kind))
+            _tell_error(error, status, debug="--debug" in typed)
+        if log is not None:
+            log.error("%s", error, exc_info=error)
+    if log is not None:
+        log.info("ended with status %d", status)
+        log.handlers[0].close()
+    return status
+
+
+def _parse(typed: list[str]) -> tuple[Callable[[Namespace], Status], Namespace]:
+    command = COMMANDS.get(typed[0]) if typed else None
+    if command is not None:
+        _, make_parser, run = command
+        return run, make_parser().parse_args(typed[1:])
+    parser = options.top_parser({name: summary for name, (summary, _, _) in COMMANDS.items()}, __version__)
+    if not typed:
+        parser.print_help(sys.stderr)
+        raise UsageError("no command was given")
+    if typed[0] in ("-h", "--help", "--version"):
+        parser.parse_args(typed[:1])
+    if typed[0].startswith("-"):
+        raise UsageError("the command comes first, for example: whence find STORE --key order-4711")
+    raise UsageError(f"{typed[0]!r} is no command; there are {', '.join(COMMANDS)}; see whence --help")
+
+
+def _tell_error(error: Exception, status: int, *, debug: bool) -> None:
+    if debug:
+        import traceback
+
+        traceback.print_exception(error)
+    if status == Status.BUG:
+        complain(f"a fault of whence itself: {type(error).__name__}: {error}; --debug shows where")
+    elif isinstance(error, OSError):
+        complain(f"{error.filename or 'reading or writing failed'}: {error.strerror or error}")
+    else:
+        complain(str(error))
+
+
+def _open_log(path: str) -> Logger:
+    import logging
+    import time
+
+    try:
+        handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise UsageError(f"--log-file {path}: {error.strerror}") from error
+    formatter = logging.Formatter(
+        "%(asctime)s.%(msecs)03dZ %(process)d %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S"
+    )
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
+    log = logging.Logger("whence", logging.INFO)
+    log.addHandler(handler)
+    return log

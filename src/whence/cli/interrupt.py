@@ -1,0 +1,52 @@
+"""Ctrl-C: the process ends within a second, whatever it is doing, and leaves no half file.
+
+Python raises KeyboardInterrupt when its own code runs next. That can be late, while a compiler or a kernel runs on,
+and it can be lost: raised inside a callback of a library it is printed and forgotten, or becomes another error. So a
+thread waits beside the work. It gives the usual way a moment, and then ends the process itself.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import time
+
+from whence.cli.terminal import complain
+from whence.files.atomic import remove_unfinished
+
+GRACE_S = 0.3
+STATUS_BASE = 128  # the shell's rule: 128 and the signal's number
+
+
+class Interrupts:
+    """Remembers which signal came, from :meth:`watch` on; one for a process, made by its main thread."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.is_told = False
+
+    def watch(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.default_int_handler)
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        # The number of a signal is written there at once, before any Python code runs.
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        _thread.start_new_thread(self._wait, (reading,))
+
+    @property
+    def status(self) -> int:
+        return STATUS_BASE + (self.number or signal.SIGINT)
+
+    def tell(self) -> None:
+        self.is_told = True
+        complain("interrupted")
+
+    def _wait(self, reading: int) -> None:
+        self.number = os.read(reading, 1)[0]
+        time.sleep(GRACE_S)
+        remove_unfinished()
+        if not self.is_told:
+            self.tell()
+        os._exit(self.status)

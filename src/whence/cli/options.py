@@ -1,0 +1,216 @@
+"""The options of each command. Only the parser of the command that was typed is made: start-up is felt."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Never
+
+from whence.errors import UsageError
+from whence.lookup.question import LIMIT_DEFAULT
+
+INTEGER_MAX = 2**63 - 1
+ROWS_DEFAULT = 20
+HELP_WIDTH = 100
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help of a fixed width; to ask the terminal for its own would load a module that nothing else needs."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28, width=HELP_WIDTH)
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong as every other error is said: in one line."""
+
+    def __init__(self, command: str, description: str, examples: str) -> None:
+        super().__init__(
+            prog=f"whence {command}".strip(),
+            description=description,
+            epilog=f"examples:\n{examples}",
+            formatter_class=_Help,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> Never:
+        raise UsageError(f"{message}; {self.prog} --help shows what can be asked")
+
+
+def integer(text: str) -> int:
+    """A whole number that a store can hold."""
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no whole number")
+    if len(digits) > 19 or int(digits) > INTEGER_MAX:
+        raise argparse.ArgumentTypeError(f"{text[:80]} does not fit into 64 bits")
+    return int(text)
+
+
+def hexadecimal(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not hexadecimal; give two digits for each byte") from None
+
+
+def top_parser(commands: dict[str, str], version: str) -> argparse.ArgumentParser:
+    """The parser for a line without a command: ``whence --help``."""
+    parser = Parser(
+        "",
+        "Where is this message? Exact lookups in RocketMQ's own files, with no broker and no JVM.",
+        "  whence demo\n  whence find /data/store --key order-4711\n  whence find --help",
+    )
+    parser.usage = "whence COMMAND ..."
+    listed = parser.add_argument_group("commands")
+    for name, summary in commands.items():
+        listed.add_argument(name, help=summary, nargs="?")
+    parser.add_argument("--version", action="version", version=f"whence {version}")
+    return parser
+
+
+def find_parser() -> Parser:
+    parser = Parser(
+        "find",
+        "Find messages in one or several RocketMQ stores. Nothing is written to them.",
+        "  whence find /data/store --key order-4711\n"
+        "  whence find /data/store --topic orders --since 15m --limit 10 --body\n"
+        "  whence find /data/a /data/b --id 7F000001ACC018B4AAC2116AF6500000 --json",
+    )
+    parser.add_argument("stores", metavar="STORE", nargs="+", help="a folder that has commitlog/ in it")
+    _add_question(parser)
+    _add_store(parser)
+    _add_output(parser, ("table", "json", "jsonl", "csv"))
+    _add_common(parser)
+    return parser
+
+
+def explain_parser() -> Parser:
+    parser = Parser(
+        "explain",
+        "Find messages and tell each step: files, hash, slot, chain, candidates, rejects.",
+        "  whence explain /data/store --key order-4711 --topic orders\n"
+        "  whence explain /data/store --id 7F000001ACC018B4AAC2116AF6500000",
+    )
+    parser.add_argument("stores", metavar="STORE", nargs=1, help="a folder that has commitlog/ in it")
+    _add_question(parser)
+    _add_store(parser)
+    _add_output(parser, ("table", "json"))
+    _add_common(parser)
+    return parser
+
+
+def inspect_parser(kinds: tuple[str, ...]) -> Parser:
+    parser = Parser(
+        "inspect",
+        "Print what a file of a RocketMQ store says, in words. Its kind is told by its path, else by its bytes.",
+        "  whence inspect /data/store/index/20261116004238024\n"
+        "  whence inspect /data/store/commitlog/00000000000000000000 --from 4096 --limit 5\n"
+        "  whence inspect copy-of-a-file --kind consumequeue",
+    )
+    parser.add_argument("file", metavar="FILE", help="one file of a store")
+    parser.add_argument(
+        "--kind",
+        metavar="KIND",
+        choices=kinds,
+        help=f"what the file is, if that is guessed wrong: {', '.join(kinds)}",
+    )
+    parser.add_argument(
+        "--from",
+        dest="start",
+        metavar="N",
+        type=integer,
+        help="row to begin with; in commitlog and consumequeue_ext files a byte: the row there or next",
+    )
+    rows = parser.add_mutually_exclusive_group()
+    rows.add_argument(
+        "--limit", metavar="N", type=integer, default=ROWS_DEFAULT, help=f"rows to print (default {ROWS_DEFAULT})"
+    )
+    rows.add_argument("--all", action="store_true", help="print all rows")
+    _add_shape(parser.add_argument_group("an index file whose counts cannot be inferred"))
+    _add_output(parser, ())
+    _add_common(parser)
+    return parser
+
+
+def demo_parser() -> Parser:
+    parser = Parser(
+        "demo",
+        "Open the sample store that comes with whence, find messages in it, and explain how.",
+        "  whence demo\n  whence demo --dir sample",
+    )
+    parser.add_argument("--dir", metavar="DIR", help="unpack the store there, and keep it")
+    _add_common(parser)
+    return parser
+
+
+def _add_question(parser: Parser) -> None:
+    asked = parser.add_argument_group("the question, one or more of")
+    asked.add_argument(
+        "--key",
+        dest="keys",
+        metavar="K",
+        action="append",
+        help='messages with this key; repeat it for any of several (--key=-x for one that begins with "-")',
+    )
+    asked.add_argument(
+        "--key-hex",
+        dest="keys",
+        metavar="HEX",
+        action="append",
+        type=hexadecimal,
+        help="the same, as bytes in hex",
+    )
+    asked.add_argument("--topic", metavar="T", help="messages of this topic")
+    asked.add_argument("--id", metavar="ID", help="a unique id, an offset message id, or a key: whatever it is")
+    asked.add_argument("--offset", metavar="N", type=integer, help="the message at this physical offset")
+    asked.add_argument("--queue", metavar="Q", type=integer, help="messages of this queue of the topic")
+    asked.add_argument("--queue-offset", metavar="N", type=integer, help="the message at this place of the queue")
+    asked.add_argument(
+        "--since", metavar="TIME", help="stored then or later: ISO 8601, epoch milliseconds, or an age as 15m"
+    )
+    asked.add_argument("--until", metavar="TIME", help="stored then or earlier; both ends are included")
+    asked.add_argument("--tag", metavar="T", help="messages with this tag")
+
+    how = parser.add_argument_group("how much, and in which order")
+    limit = how.add_mutually_exclusive_group()
+    limit.add_argument(
+        "--limit",
+        metavar="N",
+        type=integer,
+        default=LIMIT_DEFAULT,
+        help=f"give so many (default {LIMIT_DEFAULT})",
+    )
+    limit.add_argument("--all", action="store_true", help="give all")
+    how.add_argument("--cursor", metavar="C", help="go on where the answer with this cursor ended")
+    how.add_argument("--oldest-first", action="store_true", help="by log position upwards (default: newest first)")
+    how.add_argument("--system-topics", action="store_true", help="also messages that the broker keeps for itself")
+    scan = how.add_mutually_exclusive_group()
+    scan.add_argument("--scan", action="store_true", help="trust no index, scan the log")
+    scan.add_argument("--no-scan", action="store_true", help="indexes only; what they do not cover is left out")
+
+
+def _add_store(parser: Parser) -> None:
+    store = parser.add_argument_group("the store, where its files do not tell")
+    _add_shape(store)
+    store.add_argument("--dialect", metavar="D", help="the version that wrote the index: 4.9, 5.3 or 5.5")
+
+
+def _add_shape(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--slots", metavar="N", type=integer, help="the broker's maxHashSlotNum; with --items")
+    group.add_argument("--items", metavar="N", type=integer, help="the broker's maxIndexNum; with --slots")
+
+
+def _add_output(parser: Parser, formats: tuple[str, ...]) -> None:
+    output = parser.add_argument_group("output")
+    if formats:
+        output.add_argument("--format", choices=formats, help="default table")
+        output.add_argument("--body", action="store_true", help="with the bodies")
+    output.add_argument("-o", dest="output", metavar="FILE", help="write to FILE, which is there whole or not at all")
+
+
+def _add_common(parser: Parser) -> None:
+    common = parser.add_argument_group("of every command")
+    common.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    common.add_argument("--quiet", action="store_true", help="no progress, and of the receipt only what is wrong")
+    common.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    common.add_argument("--log-file", metavar="F", help="append a line for each start, end and error to F")

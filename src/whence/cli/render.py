@@ -1,0 +1,230 @@
+"""Answers as text, JSON, JSON lines and CSV: one dataclass, four faces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from whence.cli.terminal import Screen, counted, printable, size_text, time_text, width_of
+from whence.errors import FormatError
+from whence.formats.rocketmq.message import Message
+from whence.lookup.answer import Answer, Receipt, message_to_dict
+
+HEADERS = (
+    "stored (UTC)",
+    "topic",
+    "queue",
+    "queue offset",
+    "physical offset",
+    "keys",
+    "tags",
+    "unique id",
+    "size",
+)
+CSV_NAMES = (
+    "topic",
+    "queue",
+    "queue_offset",
+    "physical_offset",
+    "store_timestamp_ms",
+    "born_timestamp_ms",
+    "keys",
+    "tags",
+    "unique_id",
+    "offset_id",
+    "size",
+    "reconsume_times",
+    "properties",
+    "body",
+    "body_size",
+    "body_encoding",
+)
+BINARY_SHOWN = 256  # bytes of a body that is no text; JSON has them all
+DAMAGE_SHOWN = 20
+
+WHY_EMPTY = {
+    "damaged": "part of the log cannot be read, and it may be there. The damage is listed below",
+    "not_indexed": "part of the log has no index, and --no-scan forbids to scan it. Leave --no-scan out",
+    "no_such_topic": "the store has no topic of that name. Names are case-sensitive; leave --topic out to ask all",
+    "expired": "the place that was asked for lies before the log's first byte: the broker has deleted it",
+    "beyond_end": "the place that was asked for lies behind the log's end: nothing was stored there yet",
+    "outside_window": "messages match, but none was stored in that window. Widen --since and --until",
+    "filtered": "messages match but for the tag. Leave --tag out to see them",
+    "probably_expired": "an index file knows the hash of the key, but its part of the log has been deleted",
+    "no_such_key": "all of it was searched, and no message matches. Keys and ids are compared whole, with their case",
+}
+
+
+# JSON
+
+
+def as_json(document: Any) -> str:
+    """One JSON document, in ASCII: text from a log cannot reach a terminal raw."""
+    # DEL is the one control character that JSON leaves as it is; it can only stand inside a string.
+    return json.dumps(document).replace("\x7f", "\\u007f")
+
+
+def answer_json(answer: Answer, screen: Screen, *, body: bool) -> None:
+    screen.line(as_json(answer.to_dict(body=body)))
+
+
+def answer_json_lines(answer: Answer, screen: Screen, *, body: bool) -> None:
+    for message in answer:
+        screen.line(as_json(message_to_dict(message, body=body)))
+
+
+def answer_csv(answer: Answer, screen: Screen, *, body: bool) -> None:
+    """A line of names, then one for each message; on a terminal, texts are made harmless first."""
+    import csv
+
+    writer = csv.DictWriter(screen.stream, CSV_NAMES, lineterminator="\n")
+    writer.writeheader()
+    for message in answer:
+        shown = message_to_dict(message, body=body)
+        shown["keys"] = " ".join(shown["keys"])
+        shown["properties"] = json.dumps(shown["properties"], ensure_ascii=False)
+        if screen.is_terminal:
+            shown = {name: printable(value) if isinstance(value, str) else value for name, value in shown.items()}
+        writer.writerow(shown)
+
+
+# Text
+
+
+def answer_table(answer: Answer, screen: Screen, *, body: bool) -> None:
+    """The messages, one a line, each with its body below it if that was asked for.
+
+    On a terminal that is too narrow for a table with whole times and ids, each takes two lines.
+    """
+    if not answer.messages:
+        return
+    rows = [_row(message) for message in answer]
+    header, *lines = screen.table_lines(HEADERS, rows, uncut=("stored (UTC)", "unique id"))
+    if screen.width is None or max(map(width_of, lines)) <= screen.width:
+        screen.line(screen.bold(header))
+    else:
+        lines = [_two_lines(row) for row in rows]
+    for line, message in zip(lines, answer, strict=True):
+        screen.line(line)
+        if body:
+            _body(message, screen)
+
+
+def _two_lines(row: tuple[object, ...]) -> str:
+    stored, topic, queue, queue_offset, physical_offset, keys, tags, unique_id, size = row
+    first = f"{stored}  {topic}  queue {queue} at {queue_offset}, offset {physical_offset}, {size} bytes"
+    named = (("keys", keys), ("tags", tags), ("id", unique_id))
+    second = "  ".join(f"{name} {value}" for name, value in named if value)
+    return f"{printable(first)}\n    {printable(second)}"
+
+
+def _row(message: Message) -> tuple[object, ...]:
+    return (
+        time_text(message.store_timestamp_ms),
+        message.topic,
+        message.queue,
+        message.queue_offset,
+        message.physical_offset,
+        " ".join(message.keys),
+        message.tags,
+        message.unique_id,
+        message.size,
+    )
+
+
+def _body(message: Message, screen: Screen) -> None:
+    try:
+        body = message.body
+    except FormatError as error:
+        screen.line(screen.red(f"    the body cannot be read: {printable(str(error))}"))
+        return
+    try:
+        lines = body.decode("utf-8").split("\n")
+    except UnicodeDecodeError:
+        shown = body[:BINARY_SHOWN]
+        lines = [shown[at : at + 32].hex(" ", 4) for at in range(0, len(shown), 32)]
+        if len(shown) < len(body):
+            lines.append(f"... {len(body)} bytes that are no text; --json gives them all, as base64")
+    for line in lines:
+        screen.line("    " + printable(line.removesuffix("\r")))
+
+
+FORMATS: dict[str, Callable[..., None]] = {
+    "table": answer_table,
+    "json": answer_json,
+    "jsonl": answer_json_lines,
+    "csv": answer_csv,
+}
+
+
+def receipt_text(answer: Answer, screen: Screen, *, only_trouble: bool = False) -> None:
+    """The receipt in words. ``only_trouble``: nothing if the answer is whole and nothing is damaged."""
+    receipt = answer.receipt
+    if only_trouble and receipt.complete and not receipt.damage:
+        return
+    screen.line(_headline(answer, screen))
+    if receipt.why_empty is not None:
+        screen.paragraph(f"Why: {WHY_EMPTY[receipt.why_empty]}.", "  ", "  ")
+    facts = [] if only_trouble else [*_logs(receipt), *_work(receipt)]
+    for name, text in facts:
+        screen.paragraph(text, " " * 13, f"  {name:<11}")
+    if receipt.cursor is not None and not only_trouble:
+        screen.line(f"  next page  the same command with --cursor {receipt.cursor}")  # in one line, to be copied
+    for damage in receipt.damage[:DAMAGE_SHOWN]:
+        mark = screen.red if damage.kind.hides_messages else screen.dim
+        where = printable(f"{damage.path} at byte {damage.position}: {damage.detail}")
+        screen.paragraph(f"{mark(damage.kind.value)}: {where}", "    ", "  ")
+    if len(receipt.damage) > DAMAGE_SHOWN:
+        screen.line(f"  ... and damage at {len(receipt.damage) - DAMAGE_SHOWN} places more; --json has it all")
+
+
+def _headline(answer: Answer, screen: Screen) -> str:
+    receipt = answer.receipt
+    count = counted(len(answer), "message").capitalize()
+    if len(answer) > 1:
+        count += ", oldest first" if answer.question.oldest_first else ", newest first"
+    if receipt.damaged:
+        return f"{count}. {screen.red('The answer is NOT complete')}: damage hides part of the log."
+    if not receipt.complete:
+        return f"{count}. {screen.red('The answer is NOT complete')}: part of the log was not looked at."
+    if receipt.truncated:
+        return f"{count}; more match. The answer is {screen.green('complete')} up to here."
+    return f"{count}. The answer is {screen.green('complete')}."
+
+
+def _logs(receipt: Receipt) -> list[tuple[str, str]]:
+    """Which part of which log was searched, and how far an index reaches."""
+    facts = []
+    for store, log in [(log.store, log.receipt) for log in receipt.logs] or [("", receipt)]:
+        if store:
+            facts.append(("store", printable(store)))
+        facts.append(("searched", f"offsets {log.searched_from_offset} to {log.searched_to_offset} of the log"))
+        facts.append(("index", _index(log)))
+    return facts
+
+
+def _index(receipt: Receipt) -> str:
+    walked = receipt.index_files - receipt.index_files_skipped
+    if receipt.index_source == "none":
+        return f"not used; the store has {counted(receipt.index_files, 'index file')}"
+    text = f"{walked} of {counted(receipt.index_files, 'file')} walked, {receipt.index_files_skipped} skipped"
+    if receipt.index_source == "broker":
+        text += "; the broker built them, and only --scan can prove that it left nothing out"
+    if receipt.indexed_to_offset is not None and receipt.indexed_to_timestamp_ms is not None:
+        until = time_text(receipt.indexed_to_timestamp_ms)
+        text += f"; they reach to offset {receipt.indexed_to_offset}, stored {until}"
+    return text
+
+
+def _work(receipt: Receipt) -> list[tuple[str, str]]:
+    facts = []
+    if receipt.topics_from == "broker":
+        facts.append(("topics", "all that the broker's queues and configuration name"))
+    elif receipt.topics_from == "log":
+        facts.append(("topics", "all in the log"))
+    scanned = f"{size_text(receipt.scanned_bytes)} of log scanned" if receipt.scanned_bytes else "nothing scanned"
+    checked = f"{counted(receipt.candidates, 'candidate')} checked in the log, {receipt.rejected} rejected"
+    facts.append(("work", f"{counted(receipt.items_visited, 'item')} visited, {scanned}; {checked}"))
+    facts.append(("elapsed", f"{receipt.elapsed_us / 1000:.1f} ms"))
+    return facts
