@@ -16,6 +16,7 @@ from whence.store.log_file import HEAD_SIZE, LogFile, PlainBudget
 from whence.store.scan import Reason, Sieve
 
 BEHIND_MAX = 1_000_000  # whole records behind the log's end are counted up to here
+DAMAGE_TOLD_MAX = 1000  # records of one file that fail and are told one by one
 WRITE_PAUSE_S = 0.002  # a record in the making is whole by then
 
 
@@ -24,7 +25,7 @@ class CommitLog:
 
     A record counts only if it is whole: its fields add up, its checksum fits and its physical offset is its
     position. At the log's end one thing more is asked, since the checksum leaves out topic and properties: the
-    properties hold no zero byte, or a whole record or blank follows. So a record that is being written is never
+    topic and properties hold no zero byte, or a whole record or blank follows. So a record that is being written is never
     taken, and becomes readable when it is whole.
 
     The log ends at the first record that is not whole in the last file that begins with a whole one. Before that,
@@ -261,16 +262,21 @@ class CommitLog:
     ) -> int:
         """Walk over all whole records of ``[position, end)`` of a file, also behind damage; where it came out."""
         file = self._file(base)
+        told = 0
         while position < end:
             stopped = file.walk(position, end, sieve, offsets)
+            position = stopped.position
             if stopped.reason in (Reason.END, Reason.BLANK):
-                return stopped.position
-            found = file.resume(stopped.position)
-            detail = f"{stopped.detail or 'nothing is written here'}; {found}"
-            damage.append(Damage(str(file.file.path), stopped.position, DamageKind.BAD_RECORD, detail))
-            if found.position is None:
-                return end
-            position = found.position
+                break
+            found = file.resume(position)
+            told += 1
+            if told <= DAMAGE_TOLD_MAX:
+                detail = f"{stopped.detail or 'nothing is written here'}; {found}"
+                damage.append(Damage(str(file.file.path), position, DamageKind.BAD_RECORD, detail))
+            position = end if found.position is None else found.position
+        if told > DAMAGE_TOLD_MAX:
+            detail = f"{told - DAMAGE_TOLD_MAX} more records of this file fail, up to this byte"
+            damage.append(Damage(str(file.file.path), position, DamageKind.BAD_RECORD, detail))
         return position
 
     def messages(self, from_offset: int, to_offset: int) -> Iterator[Message]:
@@ -289,6 +295,6 @@ class CommitLog:
 def _is_half(file: LogFile, position: int) -> bool:
     """Whether the log's last record may still be in the making, although its checksum fits."""
     message, following = file.record(position)
-    if 0 not in message.properties_data:
+    if 0 not in message.properties_data and "\0" not in message.topic:
         return False
     return file.what_is_at(following).reason in (Reason.ZERO, Reason.DAMAGE)

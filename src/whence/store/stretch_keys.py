@@ -9,6 +9,7 @@ from whence.store.damage import Damage
 from whence.store.scan import Sieve
 
 STRETCH_SIZE_MAX = 4 * 1048576  # a longer stretch is scanned for each question
+KEPT_SIZE_MAX = 32 * 1048576  # so is every other once the keys of so much log are kept
 STRETCHES_MAX = 4096
 
 
@@ -32,6 +33,7 @@ class StretchKeys:
     def __init__(self, log: CommitLog) -> None:
         self._log = log
         self._kept: dict[int, _Kept] = {}
+        self._kept_size = 0
 
     def candidates(self, from_offset: int, to_offset: int, keys: tuple[str, ...], damage: list[Damage]) -> list[int]:
         """Physical offsets, oldest first, of the records in the stretch that bear one of the keys."""
@@ -39,9 +41,11 @@ class StretchKeys:
         if kept is None:
             if len(self._kept) >= STRETCHES_MAX:
                 self._kept.clear()
+                self._kept_size = 0
             kept = self._kept[from_offset] = _Kept(from_offset)
         kept.uses += 1
-        if kept.uses == 1 or to_offset - from_offset > STRETCH_SIZE_MAX or to_offset < kept.to_offset:
+        room = min(STRETCH_SIZE_MAX, KEPT_SIZE_MAX - self._kept_size + (kept.to_offset - from_offset))
+        if kept.uses == 1 or to_offset - from_offset > room or to_offset < kept.to_offset:
             return self._scan(from_offset, to_offset, Sieve(keys), damage)
         # The log's last record is looked at anew each time: over old bytes, a record in the making may look whole.
         keep_to = min(to_offset, self._log.last_offset)
@@ -52,6 +56,7 @@ class StretchKeys:
                     unique_ids = [message.unique_id] if message.unique_id else []
                     for text in {*message.keys, *unique_ids}:
                         kept.offsets.setdefault(text, []).append(offset)
+            self._kept_size += keep_to - kept.to_offset
             kept.to_offset = keep_to
         damage += kept.damage
         found = sorted({offset for key in keys for offset in kept.offsets.get(key, ())})
