@@ -24,9 +24,9 @@ class CommitLog:
     """The files of ``commitlog/``, for reading; any number of readers, also while a broker writes.
 
     A record counts only if it is whole: its fields add up, its checksum fits and its physical offset is its
-    position. At the log's end one thing more is asked, since the checksum leaves out topic and properties: the
-    topic and properties hold no zero byte, or a whole record or blank follows. So a record that is being written is never
-    taken, and becomes readable when it is whole.
+    position. At the log's end one thing more is asked, since the checksum leaves out topic and properties: those
+    hold no zero byte, or a whole record or blank follows. So a record that is being written is never taken, and
+    becomes readable when it is whole.
 
     The log ends at the first record that is not whole in the last file that begins with a whole one. Before that,
     a record that fails is damage: a scan says so, looks for the next whole record and goes on.
