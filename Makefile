@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/pytest -n auto --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 # CHECKED are the folders that ruff and mypy look at; a release archive may lack some of them.
 CHECKED := $(wildcard src tests benchmarks)
@@ -19,13 +20,13 @@ demo: $(VENV)/.stamp-core ## open the sample store, find a message by its key, e
 	$(BIN)/whence demo
 
 test: $(VENV)/.stamp-dev ## run all tests but the long ones
-	$(BIN)/pytest
+	$(PYTEST)
 
 test-fast: $(VENV)/.stamp-dev ## run the tests that take seconds
-	$(BIN)/pytest -q -m "not slow and not compat"
+	$(PYTEST) -q -m "not slow and not compat"
 
 test-long: $(VENV)/.stamp-dev ## run the long tests of one part (PART=1) or of all parts
-	$(BIN)/pytest --long $(or $(PART),all)
+	$(BIN)/pytest -s --long $(or $(PART),all)
 
 lint: $(VENV)/.stamp-dev ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check $(CHECKED)

@@ -48,6 +48,7 @@ def main() -> None:
         if not arguments.names:
             return
 
+    measured_on = machine()  # before the run, which is a load by itself
     core = pin(arguments.core)
     options = Options(arguments.rounds, arguments.warm_up, arguments.small, not arguments.no_java)
     results: list[Result] = []
@@ -57,7 +58,7 @@ def main() -> None:
         "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
         "date": datetime.now(UTC).isoformat(timespec="minutes"),
         "rounds": f"{options.rounds} after {options.warm_up} to warm up, peers in turn, {core}, warm page cache",
-        **machine(),
+        **measured_on,
         "versions": ", ".join(f"{name} {number}" for name, number in (versions() | {"RocketMQ": ROCKETMQ}).items()),
     }
     if options.is_small:

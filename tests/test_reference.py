@@ -50,6 +50,8 @@ from tests.reference import (
 T = 1_700_000_000_000
 EVER = 2**63 - 1
 
+pytestmark = pytest.mark.slow  # the twins do not change, and reading all golden data takes ten seconds
+
 
 # Text
 

@@ -32,8 +32,8 @@ from whence.store import log_file
 from whence.store.inspection import Kind, inspect_file
 
 SETS = ("v5-direct", "v5-direct-crc", "v4-clean", "v53-clean")
-CASE_LIMIT_S = 2.0
-HANG_S = 60
+CASE_LIMIT_S = 2.0  # of processor time, for the machine may be busy
+HANG_S = 60  # of any time
 MEMORY_MAX = 256 * 1048576  # above what a worker takes before its first case
 CHUNK = 50
 KERNEL_EVERY = 4  # of how many cases one is also scanned with the kernel
@@ -101,16 +101,16 @@ class Bench:
         report = Report(1)
         with self.damaged(number) as (damaged, folder, random):
             title = f"case {number} ({damaged.target.name}: {damaged.mutation})"
-            started = time.perf_counter()
-            signal.setitimer(signal.ITIMER_REAL, CASE_LIMIT_S)
+            started = time.process_time()
+            signal.setitimer(signal.ITIMER_PROF, CASE_LIMIT_S)
             try:
                 for asked, complaint in self._ask(damaged, folder, random, number, report):
                     report.failures.append(f"{title}, {asked}: {complaint}")
             except TookTooLong:
-                report.failures.append(f"{title} took longer than {CASE_LIMIT_S} s")
+                report.failures.append(f"{title} took more than {CASE_LIMIT_S} s")
             finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            report.slowest_s, report.slowest = time.perf_counter() - started, number
+                signal.setitimer(signal.ITIMER_PROF, 0)
+            report.slowest_s, report.slowest = time.process_time() - started, number
         return report
 
     def _ask(
@@ -269,7 +269,7 @@ def _start_worker(folder: str) -> None:
     global _bench, _folder
     _folder = Path(tempfile.mkdtemp(dir=folder))
     _bench = Bench(_folder)
-    signal.signal(signal.SIGALRM, _alarm)
+    signal.signal(signal.SIGPROF, _alarm)
     faulthandler.enable()
     _warm_up()
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if sys.platform == "linux" else 0

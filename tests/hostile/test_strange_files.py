@@ -2,6 +2,7 @@
 
 import os
 import stat
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from tests.hostile.forge import (
 from tests.hostile.mutations import Special, write
 from tests.reference import IndexFileTwin, Record, i32, i64
 from whence.errors import CorruptError, NotFoundError, StoreError, WhenceError
+from whence.lookup.answer import Answer
 from whence.store.inspection import Kind, inspect_file
 
 MIB = 1048576
@@ -223,7 +225,9 @@ def as_nobody(function: Callable[[], list[object]]) -> list[object]:
 @pytest.fixture
 def open_folders(tmp_path: Path) -> Path:
     """A folder that another user can reach."""
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder == Path(tempfile.gettempdir()):
+            break
         folder.chmod(folder.stat().st_mode | stat.S_IXOTH | stat.S_IROTH)
     return tmp_path
 
@@ -383,3 +387,42 @@ def test_inspect_takes_bounded_memory(tmp_path: Path, kind: Kind):
 
     with within(15):
         assert in_child(inspect, memory=2**32 + 512 * MIB) is not None
+
+
+# Files that go while a question is answered
+
+VANISHING: tuple[dict[str, object], ...] = (
+    {"since": 0, "limit": None},
+    {"key": "k5"},
+    {"key": "k5", "scan": True},
+    {"key": "k5", "topic": "TopicTest"},
+)
+
+
+def find_while_files_vanish(folder: Path, first: int, last: int, question: dict[str, object]) -> Answer:
+    """Ask a log of 86 files that no index covers; as soon as the newest is scanned, some others are deleted."""
+    store = folder / "store"
+    write_log(store, [message(f"k{number}", bytes(1000)) for number in range(600)], 8192)
+    files = sorted((store / "commitlog").iterdir())
+
+    def delete(scanned: int, total: int) -> None:
+        for path in files[first:last]:
+            path.unlink(missing_ok=True)
+
+    with whence.open(store) as opened:
+        return opened.find(progress=delete, **question)
+
+
+@pytest.mark.parametrize("question", VANISHING)
+def test_files_that_expire_during_a_search_were_not_searched(tmp_path: Path, question: dict[str, object]):
+    """As a broker deletes them, oldest first. The answer is that of a question put a moment later."""
+    answer = find_while_files_vanish(tmp_path, 0, 20, question)
+    assert answer.receipt.searched_from_offset == 20 * 8192 or not answer.receipt.complete
+    assert all(message.physical_offset >= 20 * 8192 for message in answer)
+
+
+@pytest.mark.parametrize("question", VANISHING)
+def test_files_that_vanish_during_a_search_are_a_gap(tmp_path: Path, question: dict[str, object]):
+    answer = find_while_files_vanish(tmp_path, 20, 22, question)
+    assert not answer.receipt.complete
+    assert "gap" in {damage.kind for damage in answer.receipt.damage}

@@ -244,6 +244,7 @@ STRANGE_PROPERTIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRANGE_PROPERTIES)
 @pytest.mark.parametrize("mode", BOTH_ROADS)
 def test_properties_of_any_content_are_read(tmp_path: Path, name: str, mode: dict[str, bool]):
@@ -266,7 +267,7 @@ def test_table_on_a_terminal_is_made_in_time(tmp_path: Path, name: str):
     store, _ = store_of(
         tmp_path, replace(message(), properties_data=STRANGE_PROPERTIES[name]), file_size=2 * FILE_SIZE
     )
-    with whence.open(store) as opened, within(3):
+    with whence.open(store) as opened, within(10):
         stream = io.StringIO()
         answer_table(opened.find(since=0), Screen(stream, is_terminal=True), body=False)
 
@@ -305,6 +306,7 @@ def bomb(compression: str, size: int) -> tuple[bytes, int]:
 ZSTD_WITH_HUGE_WINDOW = bytes.fromhex("28b52ffd 00 ff 030010 00")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["zlib", "lz4", "zstd"])
 def test_body_that_expands_without_end_is_refused(tmp_path: Path, compression: str):
     body, sys_flag = bomb(compression, 300 * MIB)

@@ -88,6 +88,7 @@ def test_tags_code_is_that_of_the_queue_entry(golden: Callable[[str], GoldenStor
         assert message["queue_offset"] == entry["queue_offset"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_items_are_those_that_the_broker_indexes_in_its_order(golden: Callable[[str], GoldenStore], name: str):
     found = [
@@ -254,6 +255,7 @@ def test_record_crc_covers_topic_and_properties():
             assert assert_alike(front + flipped, base_offset, check_crc=False).status == Status.END
 
 
+@pytest.mark.slow
 def test_scan_goes_on_where_there_was_no_room():
     """With rows for one message and items for one that is all keys, each call takes one."""
     most_keys = b"KEYS\x01" + b"k " * 16381
@@ -297,6 +299,7 @@ def test_wrong_arguments_are_refused_before_the_kernel_runs():
             scan(**wrong)
 
 
+@pytest.mark.slow
 @given(log_files(blobs=property_blobs()), st.booleans(), st.booleans())
 def test_kernel_and_twin_find_the_same(log_file: tuple[bytes, int, list[Record]], check_crc: bool, tags: bool):
     data, base_offset, placed = log_file
@@ -309,6 +312,7 @@ def test_any_bytes_are_scanned_as_the_twin_does(data: bytes, base_offset: int):
     assert_alike(data, base_offset, check_crc=True)
 
 
+@pytest.mark.slow
 @given(log_files(file_size=2048, blobs=property_blobs()), st.data())
 @settings(max_examples=50)
 def test_a_stretch_that_is_cut_anywhere_never_gives_a_wrong_row(
@@ -372,6 +376,7 @@ def wound(stretch: bytearray, chance: random.Random) -> None:
         stretch[at : at + 8], stretch[other : other + 8] = stretch[other : other + 8], stretch[at : at + 8]
 
 
+@pytest.mark.slow
 def test_mutated_stretches_are_scanned_as_the_twin_does(golden: Callable[[str], GoldenStore]):
     seen = set()
     for number, (data, base_offset) in enumerate(mutations(golden, 3000, seed=20261116)):

@@ -23,6 +23,10 @@ class Judge:
         self.by_topic_and_key: dict[tuple[str, str], list[int]] = {}
         self.by_id: dict[str, list[int]] = {}
         """A key, a unique id or an offset id: whatever a message bears."""
+        self._with_key: dict[str, list[Record]] = {}
+        for record in self.records:
+            for key in record.keys:
+                self._with_key.setdefault(key, []).append(record)
         for record in reversed(self.records):
             names = [record.offset_id, *record.keys]
             if record.unique_id and not record.is_rollback:
@@ -34,9 +38,12 @@ class Judge:
                 if not is_system_topic(record.topic):
                     self.by_key.setdefault(key, []).append(record.physical_offset)
 
-    def window(self, since_ms: int | None, until_ms: int | None, **question: object) -> list[int]:
-        """The answer to a question with a window, newest first."""
-        found = find(self.records, since_ms=since_ms, until_ms=until_ms, **question)
+    def window(
+        self, since_ms: int | None, until_ms: int | None, *, key: str | None = None, topic: str | None = None
+    ) -> list[int]:
+        """The answer to a question with a window, newest first: the twin's."""
+        records = self.records if key is None else self._with_key.get(key, [])
+        found = find(records, since_ms=since_ms, until_ms=until_ms, key=key, topic=topic)
         return [record.physical_offset for record in found]
 
     @property

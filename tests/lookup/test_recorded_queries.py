@@ -17,8 +17,8 @@ from collections import Counter
 import pytest
 
 from tests.golden import ANSWERED, CLEAN
-from tests.lookup.judge import offsets
-from tests.reference import Record, find
+from tests.lookup.judge import Judge, offsets
+from tests.reference import find
 
 # Per set: questions, how many RocketMQ answered wrongly, and what was wrong with those.
 STORE_ANSWERS = {
@@ -47,23 +47,21 @@ def is_askable(query):
     return query["key"] != "" and query["begin"] <= query["end"]
 
 
-def right_answer(query, records: list[Record]) -> list[int]:
+def right_answer(query, judge: Judge) -> list[int]:
     """All messages that match, newest first."""
     since_ms, until_ms = query["begin"], query["end"]
-    if query.get("index_type") == "T":
-        found = find(records, topic=query["topic"], since_ms=since_ms, until_ms=until_ms)
-        found = [record for record in found if record.tags == query["key"] and not record.is_rollback]
-    else:
-        found = find(records, key=query["key"], topic=query["topic"], since_ms=since_ms, until_ms=until_ms)
-    return [record.physical_offset for record in found]
+    if query.get("index_type") != "T":
+        return judge.window(since_ms, until_ms, key=query["key"], topic=query["topic"])
+    found = find(judge.records, topic=query["topic"], since_ms=since_ms, until_ms=until_ms)
+    return [record.physical_offset for record in found if record.tags == query["key"] and not record.is_rollback]
 
 
-def compare(queries, answer_name, records):
+def compare(queries, answer_name, judge: Judge):
     """Count what is wrong with RocketMQ's answers."""
     counts = Counter({"questions": len(queries)})
     for query in queries:
         theirs = query[answer_name] or []
-        right = right_answer(query, records)
+        right = right_answer(query, judge)
         asked = right[: min(query["max"], 64)]
         if sorted(theirs) != sorted(asked):
             counts["wrong"] += 1
@@ -83,7 +81,7 @@ def test_our_answer_to_every_recorded_question_is_right(golden, asked, judge, na
         word = "tag" if query.get("index_type") == "T" else "key"
         question = {word: query["key"], "topic": query["topic"], "since": query["begin"], "until": query["end"]}
         answer = asked(name).find(**question, limit=None)
-        right = right_answer(query, known.records)
+        right = right_answer(query, known)
         if word == "tag":
             # A question without a key is put to the log: rollback records bear no key, but they have a tag.
             assert set(right) <= set(offsets(answer))
@@ -94,14 +92,14 @@ def test_our_answer_to_every_recorded_question_is_right(golden, asked, judge, na
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ANSWERED)
 def test_rocketmq_s_own_answers_are_wrong_this_often(golden, judge, name):
-    assert compare(golden(name).queries, "store_offsets", judge(name).records) == STORE_ANSWERS[name]
+    assert compare(golden(name).queries, "store_offsets", judge(name)) == STORE_ANSWERS[name]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CLEAN)
 def test_answers_through_rocketmq_s_client_are_wrong_this_often(golden, judge, name):
     """The client drops other keys; messages of other times and doubled ones stay, and what is missed stays missed."""
-    assert compare(golden(name).live_queries, "client_offsets", judge(name).records) == CLIENT_ANSWERS[name]
+    assert compare(golden(name).live_queries, "client_offsets", judge(name)) == CLIENT_ANSWERS[name]
 
 
 @pytest.mark.parametrize("name", ANSWERED)

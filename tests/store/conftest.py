@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.golden import GoldenStore
+from whence.store import log_file
 from whence.store.message_store import MessageStore
 
 
@@ -21,3 +22,10 @@ def opened(golden: Callable[[str], GoldenStore]) -> Iterator[Callable[[str], Mes
     yield get
     for store in stores.values():
         store.close()
+
+
+@pytest.fixture(params=["plain", "kernel"])
+def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to scan: plain Python, which short logs take, and the kernel from the first byte on."""
+    if request.param == "kernel":
+        monkeypatch.setattr(log_file, "PLAIN_SCAN_MAX", 0)

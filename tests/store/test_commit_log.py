@@ -180,6 +180,7 @@ def test_a_log_of_zeros_ends_where_it_begins(tmp_path):
     assert log.damage(log.end_offset()) == []
 
 
+@pytest.mark.usefixtures("road")
 def test_records_are_read_across_files_and_blanks(tmp_path):
     made = make_store(tmp_path, MESSAGES, base=2 * FILE_SIZE)
     log = open_log(tmp_path)
@@ -246,6 +247,7 @@ def is_boundary(log, offset):
     return found
 
 
+@pytest.mark.usefixtures("road")
 class TestBoundaries:
     def test_only_a_walk_tells_records_from_bytes_that_look_like_one(self, tmp_path):
         """A body may hold a whole record, its physical offset and all."""
@@ -285,6 +287,7 @@ class TestBoundaries:
         assert log.next_boundary(last) == last
 
 
+@pytest.mark.usefixtures("road")
 class TestTheEnd:
     """A record counts at the log's end only if it is whole."""
 
@@ -354,6 +357,7 @@ class TestTheEnd:
         assert "2 whole records" in damage.detail
 
 
+@pytest.mark.usefixtures("road")
 class TestDamageBeforeTheEnd:
     """A record that fails while later files begin with whole ones: the log goes on behind it."""
 
@@ -429,6 +433,7 @@ class TestDamageBeforeTheEnd:
         assert error.value.path == str(made.log_files[1])
 
 
+@pytest.mark.usefixtures("road")
 class TestGaps:
     def test_a_missing_file_is_a_gap(self, tmp_path):
         made = make_store(tmp_path, MESSAGES)
@@ -493,6 +498,7 @@ def test_pieces_are_cut_at_file_boundaries_and_leave_gaps_out(tmp_path):
     assert log.pieces(100, 2 * FILE_SIZE + 7) == [(100, FILE_SIZE), (2 * FILE_SIZE, 2 * FILE_SIZE + 7)]
 
 
+@pytest.mark.usefixtures("road")
 def test_a_scan_may_end_between_two_records(tmp_path):
     """A record belongs to a stretch if it begins in it."""
     made = make_store(tmp_path, MESSAGES[:6])

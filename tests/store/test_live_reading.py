@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import whence
@@ -40,6 +40,7 @@ def growing(tmp_path):
     return made, fourth
 
 
+@pytest.mark.usefixtures("road")
 class TestARecordInTheMaking:
     def test_is_not_taken_before_its_last_byte_is_there(self, growing):
         made, fourth = growing
@@ -111,6 +112,7 @@ class TestARecordInTheMaking:
             poke(made.log_files[0], bare.physical_offset, data)
             assert len(store.find(topic="T")) == 4
 
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # the road is the same for all
     @given(cuts=st.lists(st.integers(1, 200), max_size=6), junk=st.binary(min_size=1, max_size=40))
     def test_over_old_bytes_is_not_taken_either(self, tmp_path_factory, cuts, junk):
         """A log that was cut goes on over what lay there: no zeros tell what is not written yet."""
@@ -129,6 +131,7 @@ class TestARecordInTheMaking:
             assert offsets(store.find(key="every")) == [fourth.physical_offset, *made.offsets[::-1]]
 
 
+@pytest.mark.usefixtures("road")
 class TestTheRollToANewFile:
     def test_every_state_on_the_way_shows_what_is_whole(self, tmp_path):
         placed = place(MESSAGES)

@@ -157,6 +157,7 @@ def stretches(draw):
     return number, start, end, edits
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(stretches())
 def test_mutated_golden_logs_are_scanned_alike(stretch):
@@ -172,6 +173,7 @@ def test_mutated_golden_logs_are_scanned_alike(stretch):
     both(bytes(data), base, min(start, end), end)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(log_files(blobs=property_blobs()))
 def test_logs_of_any_properties_are_scanned_alike(made):

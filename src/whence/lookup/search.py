@@ -486,7 +486,9 @@ class LogSearch:
     def finish(self, last_given: int | None, *, empty: bool) -> Receipt:
         """The receipt. ``last_given``: where the answer was cut off; None if it was not."""
         receipt, cover, question = self.receipt, self.cover, self.question
-        receipt.searched_from_offset, receipt.searched_to_offset = self._from, self._below
+        self.store.commit_log.refresh()  # files that expired during the search may not have been looked at
+        receipt.searched_from_offset = max(self._from, self.store.commit_log.begin_offset)
+        receipt.searched_to_offset = self._below
         if last_given is not None:
             # What was not given yet counts as not searched, although a message of it may have been looked at.
             if question.oldest_first:

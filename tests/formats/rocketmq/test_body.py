@@ -74,6 +74,7 @@ def test_the_limit_is_the_largest_size_that_comes_back(compression):
         decompress_body(data, flag(compression), body_size_max=99_999)
 
 
+@pytest.mark.slow
 @KINDS
 def test_a_bomb_is_stopped_near_the_limit(compression):
     bomb = compress_body(bytes(256 * 2**20), compression)
