@@ -26,6 +26,7 @@ class FileSequence:
         self.bases: list[int] = []
         self.file_size = 0
         self._found: dict[int, FileState] = {}
+        self._names: dict[int, str] = {}
         self._watch = FolderWatch(folder)
         self._size_is_sure = False  # whether files may still grow, as that of a store being copied does
         self._maps = MapPool()
@@ -44,6 +45,7 @@ class FileSequence:
             return False
         self._maps.keep({base for base, state in found.items() if self._found.get(base) == state})
         self._found = found
+        self._names = {base: str(self.path_of(base)) for base in found}  # making a Path takes longer than a stat
         self.bases = sorted(found)
         steps = [after - before for before, after in zip(self.bases, self.bases[1:], strict=False)]
         # All files should have one size: that of the longest, or the smallest step between names if files overlap
@@ -54,7 +56,7 @@ class FileSequence:
 
     def _lengths_changed(self) -> bool:
         try:
-            return any(os.stat(self.path_of(base)).st_size != state.size for base, state in self._found.items())
+            return any(os.stat(self._names[base]).st_size != state.size for base, state in self._found.items())
         except OSError:
             return True
 

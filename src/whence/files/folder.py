@@ -19,13 +19,14 @@ class FolderWatch:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._name = str(folder)
         self._seen: tuple[int, int] | None = None
         self._settled = False
 
     def changed(self) -> bool:
         """Whether the folder should be listed now. NotFoundError if it is not there, or no folder."""
         try:
-            status = os.stat(self.folder)
+            status = os.stat(self._name)
         except OSError as error:
             self._seen = None
             raise _not_listed(self.folder, error) from None

@@ -426,7 +426,8 @@ class LogSearch:
             return None
         why_not = self._why_not(message)
         if why_not is None:
-            self._step("verified", physical_offset=physical_offset, topic=message.topic, keys=message.keys)
+            if self.tracer is not None:
+                self._step("verified", physical_offset=physical_offset, topic=message.topic, keys=message.keys)
             return message
         receipt.rejected += 1
         self._step("rejected", physical_offset=physical_offset, why=why_not)
@@ -486,7 +487,8 @@ class LogSearch:
     def finish(self, last_given: int | None, *, empty: bool) -> Receipt:
         """The receipt. ``last_given``: where the answer was cut off; None if it was not."""
         receipt, cover, question = self.receipt, self.cover, self.question
-        self.store.commit_log.refresh()  # files that expired during the search may not have been looked at
+        if receipt.scanned_bytes:
+            self.store.commit_log.refresh()  # files that expired during the scan may not have been looked at
         receipt.searched_from_offset = max(self._from, self.store.commit_log.begin_offset)
         receipt.searched_to_offset = self._below
         if last_given is not None:

@@ -102,6 +102,14 @@ class CommitLog:
         except FormatError as error:
             raise error.at(file.file.path) from None
 
+    def raw(self, physical_offset: int, size: int) -> bytes:
+        """So many bytes from this offset on, as they are now; fewer at the end of the file that holds it."""
+        base = self._files.base_of(physical_offset)
+        if base is None:
+            return b""
+        position = physical_offset - base
+        return bytes(self._files.file(base).data[position : position + size])
+
     def _file(self, base: int) -> LogFile:
         return LogFile(self._files.file(base), base, self._budget)
 
@@ -156,11 +164,7 @@ class CommitLog:
 
     def _last_head(self) -> bytes:
         """The first bytes of the log's last record, by which one sees that the log was cut and written anew."""
-        base = self._files.base_of(self._last)
-        if base is None:
-            return b""
-        position = self._last - base
-        return bytes(self._files.file(base).data[position : position + HEAD_SIZE])
+        return self.raw(self._last, HEAD_SIZE) if self._last >= 0 else b""
 
     def _last_written_base(self) -> int:
         """Base offset of the last file that begins with a whole record; of the first if none does."""

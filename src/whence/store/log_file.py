@@ -12,7 +12,7 @@ from whence.formats.rocketmq.message import MAGIC_V1, MAGIC_V2, MESSAGE_HEAD, Me
 from whence.store.scan import Reason, ScanEnd, Sieve, scan_bulk, scan_plain, whole_record
 
 # Below this many bytes plain Python is done before Numba is loaded; benchmarks/threshold.py measures it.
-PLAIN_SCAN_MAX = 16 * 1048576
+PLAIN_SCAN_MAX = 32 * 1048576
 PLAIN_STEP = 65536  # how often it is asked whether the plain road is still the shorter one
 SEARCH_FACTOR = 4  # a search for the next whole record checks so many times the file's bytes at most
 

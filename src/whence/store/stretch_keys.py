@@ -14,13 +14,16 @@ STRETCHES_MAX = 4096
 
 
 class _Kept:
-    __slots__ = ("damage", "offsets", "to_offset", "uses")
+    """All keys of ``[from_offset, to_offset)``; ``last``: offset and bytes of the log's last record, if in there."""
+
+    __slots__ = ("damage", "last", "offsets", "to_offset", "uses")
 
     def __init__(self, from_offset: int) -> None:
         self.to_offset = from_offset
         self.uses = 0
         self.offsets: dict[str, list[int]] = {}
         self.damage: list[Damage] = []
+        self.last: tuple[int, bytes] | None = None
 
 
 class StretchKeys:
@@ -43,26 +46,32 @@ class StretchKeys:
                 self._kept.clear()
                 self._kept_size = 0
             kept = self._kept[from_offset] = _Kept(from_offset)
+        elif kept.last is not None and self._log.raw(kept.last[0], len(kept.last[1])) != kept.last[1]:
+            # Over old bytes, a record in the making may look whole before it is.
+            self._kept_size -= kept.to_offset - from_offset
+            kept = self._kept[from_offset] = _Kept(from_offset)
         kept.uses += 1
         room = min(STRETCH_SIZE_MAX, KEPT_SIZE_MAX - self._kept_size + (kept.to_offset - from_offset))
         if kept.uses == 1 or to_offset - from_offset > room or to_offset < kept.to_offset:
             return self._scan(from_offset, to_offset, Sieve(keys), damage)
-        # The log's last record is looked at anew each time: over old bytes, a record in the making may look whole.
-        keep_to = min(to_offset, self._log.last_offset)
-        if kept.to_offset < keep_to:
-            for offset in self._scan(kept.to_offset, keep_to, Sieve(), kept.damage):
-                message = self._log.read(offset)
-                if not message.is_rollback:
-                    unique_ids = [message.unique_id] if message.unique_id else []
-                    for text in {*message.keys, *unique_ids}:
-                        kept.offsets.setdefault(text, []).append(offset)
-            self._kept_size += keep_to - kept.to_offset
-            kept.to_offset = keep_to
-        damage += kept.damage
-        found = sorted({offset for key in keys for offset in kept.offsets.get(key, ())})
         if kept.to_offset < to_offset:
-            found += self._scan(kept.to_offset, to_offset, Sieve(keys), damage)
-        return found
+            self._keep(kept, to_offset)
+        damage += kept.damage
+        if len(keys) == 1:
+            return list(kept.offsets.get(keys[0], ()))
+        return sorted({offset for key in keys for offset in kept.offsets.get(key, ())})
+
+    def _keep(self, kept: _Kept, to_offset: int) -> None:
+        for offset in self._scan(kept.to_offset, to_offset, Sieve(), kept.damage):
+            message = self._log.read(offset)
+            if not message.is_rollback:
+                unique_ids = [message.unique_id] if message.unique_id else []
+                for text in {*message.keys, *unique_ids}:
+                    kept.offsets.setdefault(text, []).append(offset)
+            if offset == self._log.last_offset:
+                kept.last = (offset, self._log.raw(offset, message.size))
+        self._kept_size += to_offset - kept.to_offset
+        kept.to_offset = to_offset
 
     def _scan(self, from_offset: int, to_offset: int, sieve: Sieve, damage: list[Damage]) -> list[int]:
         offsets: array[int] = array("q")
