@@ -58,6 +58,8 @@ class MappedFile:
 
     def _next_data(self, position: int) -> int:
         """The first position at or behind this one that is not in a hole; the file's end if there is none."""
+        if not hasattr(os, "SEEK_DATA"):
+            return position
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
