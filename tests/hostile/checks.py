@@ -36,6 +36,17 @@ class Asked:
         limit: int | None = self.arguments.get("limit", LIMIT_DEFAULT)
         return limit
 
+    def options(self) -> list[str]:
+        """The same for the command line."""
+        given = []
+        for name, value in self.arguments.items():
+            option = "--" + name.replace("_", "-")
+            if value is None:
+                given.append("--all")  # no limit
+            else:
+                given.append(option if value is True else f"{option}={value}")
+        return given
+
     @property
     def relies_on(self) -> set[str]:
         """Kinds of files that are believed in part: whoever alters them can hide messages."""

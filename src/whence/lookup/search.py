@@ -251,7 +251,7 @@ class LogSearch:
             pass
         except FormatError as error:
             self.receipt.damage.append(Damage.from_error(DamageKind.BAD_QUEUE, error))
-        self._looked = [(from_offset, to_offset)]
+        self._looked = [(from_offset, to_offset + 1)]  # what lies behind the log's end counts, if that is the end
         yield from self._scan_log(from_offset, to_offset, Sieve(topic=topic, queue=queue, queue_offset=queue_offset))
 
     def _with_id(self, text: str) -> Iterator[int]:
