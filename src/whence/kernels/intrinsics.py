@@ -70,6 +70,23 @@ load_i32 = _loader(I32, big_endian=True)
 load_i64 = _loader(I64, big_endian=True)
 
 
+def _storer(kind: ir.IntType) -> Any:
+    def typed(typing_context: Any, address: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            address, value = arguments
+            value = builder.bswap(builder.trunc(value, kind) if kind.width < 64 else value)
+            builder.store(value, builder.inttoptr(address, kind.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.none(types.int64, types.int64), generate
+
+    return intrinsic(typed)
+
+
+store_i32 = _storer(I32)  # big-endian, as the formats want them; what does not fit is cut off
+store_i64 = _storer(I64)
+
+
 @intrinsic
 def match(typing_context: Any, address: Any, byte: Any) -> Any:
     """Bit i of the result tells whether byte i at ``address`` is ``byte``, for 64 bytes."""

@@ -1,0 +1,126 @@
+"""Disk: every change to a file of a store goes through here, so that a test can put a failing one in its place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from whence.errors import StoreError
+from whence.formats.buffers import Buffer
+
+MODE = 0o644
+
+
+class DiskFile:
+    """One file, open for writing at any position. What is not flushed may be gone after a power failure."""
+
+    def __init__(self, path: Path, descriptor: int, disk: Disk) -> None:
+        self.path = path
+        self.descriptor = descriptor
+        self._disk = disk
+
+    def write(self, data: Buffer, position: int) -> None:
+        """Write all of ``data``: where the disk takes less at a time, in several steps."""
+        left = memoryview(data).cast("B")
+        with _named(self.path, "cannot be written"):
+            while left:
+                written = self._disk.pwrite(self.path, self.descriptor, left, position)
+                left = left[written:]
+                position += written
+
+    def flush(self) -> None:
+        """Wait until all that was written is on the disk."""
+        with _named(self.path, "cannot be flushed"):
+            self._disk.fsync(self.path, self.descriptor)
+
+    def close(self) -> None:
+        """Let go of the file; a second call does nothing. Does not flush."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Disk:
+    """The operating system's files. Every error is a StoreError that names the path."""
+
+    def create(self, path: Path, size: int, *, reserve: bool) -> DiskFile:
+        """Make a new file of ``size`` zero bytes.
+
+        ``reserve`` takes the room for them now, so that a full disk is told here and not later; otherwise the file
+        takes room as it is written. If the room is not there, the file is not there either.
+        """
+        file = self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, "cannot be made")
+        try:
+            with _named(path, f"cannot be made with {size} bytes"):
+                if reserve and size:
+                    os.posix_fallocate(file.descriptor, 0, size)
+                else:
+                    os.ftruncate(file.descriptor, size)
+        except StoreError:
+            file.close()
+            self.remove(path)
+            raise
+        return file
+
+    def open(self, path: Path) -> DiskFile:
+        """Open a file that is there, to write to it."""
+        return self._open(path, os.O_RDWR, "cannot be opened to be written")
+
+    def _open(self, path: Path, flags: int, what: str) -> DiskFile:
+        with _named(path, what):
+            return DiskFile(path, os.open(path, flags | os.O_CLOEXEC, MODE), self)
+
+    def make_folder(self, folder: Path) -> None:
+        """Make a folder, and those above it, if they are not there; each lasts once this returns."""
+        missing = []
+        while not folder.is_dir():
+            missing.append(folder)
+            folder = folder.parent
+        for one in reversed(missing):
+            with _named(one, "cannot be made"):
+                one.mkdir(exist_ok=True)
+            self.flush_folder(one.parent)
+
+    def flush_folder(self, folder: Path) -> None:
+        """Make what was created, renamed and removed in a folder last."""
+        with _named(folder, "cannot be flushed"):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                self.fsync(folder, descriptor)
+            finally:
+                os.close(descriptor)
+
+    def pwrite(self, path: Path, descriptor: int, data: memoryview, position: int) -> int:
+        """Write the first bytes of ``data`` and tell how many. All writing ends here: a test can fail or record."""
+        return os.pwrite(descriptor, data, position)
+
+    def fsync(self, path: Path, descriptor: int) -> None:
+        """Flush a file or a folder. All flushing ends here."""
+        os.fsync(descriptor)
+
+    def rename(self, path: Path, target: Path) -> None:
+        """Give a file another name, in place of what has that name."""
+        with _named(path, f"cannot be renamed to {target.name}"):
+            path.replace(target)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; it is no error if it is not there."""
+        with _named(path, "cannot be removed"):
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _named(path: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{path}: {what}: {error.strerror or error}") from error

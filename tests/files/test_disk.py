@@ -1,0 +1,107 @@
+"""Disk: what is written is there, and every error is ours and names its path."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from whence.errors import StoreError
+from whence.files.disk import Disk
+
+
+class SlowDisk(Disk):
+    """Takes three bytes at a time, as a signal or a quota may make a disk do."""
+
+    def pwrite(self, path: Path, descriptor: int, data: memoryview, position: int) -> int:
+        return super().pwrite(path, descriptor, data[:3], position)
+
+
+class BrokenDisk(Disk):
+    def pwrite(self, path: Path, descriptor: int, data: memoryview, position: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fsync(self, path: Path, descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("reserve", [True, False])
+def test_created_file_is_all_zero_and_takes_room_when_asked_to(tmp_path, reserve):
+    with Disk().create(tmp_path / "f", 1 << 20, reserve=reserve):
+        status = (tmp_path / "f").stat()
+        assert status.st_size == 1 << 20
+        assert (status.st_blocks * 512 >= 1 << 20) == reserve
+    assert not any((tmp_path / "f").read_bytes())
+
+
+def test_empty_file_can_be_reserved(tmp_path):
+    Disk().create(tmp_path / "f", 0, reserve=True).close()
+    assert (tmp_path / "f").read_bytes() == b""
+
+
+def test_file_that_is_there_is_not_created_again(tmp_path):
+    (tmp_path / "f").write_bytes(b"old")
+    with pytest.raises(StoreError, match="f: cannot be made: File exists"):
+        Disk().create(tmp_path / "f", 8, reserve=False)
+    assert (tmp_path / "f").read_bytes() == b"old"
+
+
+def test_file_that_finds_no_room_is_not_left_behind(tmp_path):
+    with pytest.raises(StoreError, match="f: cannot be made with"):
+        Disk().create(tmp_path / "f", 2**62, reserve=True)
+    assert not (tmp_path / "f").exists()
+
+
+@pytest.mark.parametrize("disk", [Disk(), SlowDisk()], ids=["whole", "three bytes at a time"])
+def test_write_puts_all_bytes_at_their_position(tmp_path, disk):
+    with disk.create(tmp_path / "f", 12, reserve=False) as file:
+        file.write(b"0123456789", 1)
+        file.flush()
+    with disk.open(tmp_path / "f") as file:
+        file.write(memoryview(b"ab"), 11)
+    assert (tmp_path / "f").read_bytes() == b"\x000123456789ab"
+
+
+def test_errors_name_the_path_and_what_failed(tmp_path):
+    with BrokenDisk().create(tmp_path / "f", 8, reserve=False) as file:
+        with pytest.raises(StoreError, match=f"{tmp_path}/f: cannot be written: No space left"):
+            file.write(b"x", 0)
+        with pytest.raises(StoreError, match=f"{tmp_path}/f: cannot be flushed: Input/output error"):
+            file.flush()
+    with pytest.raises(StoreError, match=f"{tmp_path}: cannot be flushed: Input/output error"):
+        BrokenDisk().flush_folder(tmp_path)
+    with pytest.raises(StoreError, match="absent: cannot be opened to be written: No such file"):
+        Disk().open(tmp_path / "absent")
+
+
+def test_folders_are_made_with_those_above_them(tmp_path):
+    Disk().make_folder(tmp_path / "a" / "b" / "c")
+    Disk().make_folder(tmp_path / "a" / "b" / "c")
+    assert (tmp_path / "a" / "b" / "c").is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="file: cannot be made"):
+        Disk().make_folder(tmp_path / "file" / "x")
+
+
+def test_rename_and_remove(tmp_path):
+    disk = Disk()
+    (tmp_path / "new").write_bytes(b"new")
+    (tmp_path / "f").write_bytes(b"old")
+    disk.rename(tmp_path / "new", tmp_path / "f")
+    assert (tmp_path / "f").read_bytes() == b"new"
+    disk.remove(tmp_path / "f")
+    disk.remove(tmp_path / "f")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(StoreError, match="f: cannot be renamed to g"):
+        disk.rename(tmp_path / "f", tmp_path / "g")
+
+
+def test_closing_twice_closes_nothing_else(tmp_path):
+    file = Disk().create(tmp_path / "f", 1, reserve=False)
+    descriptor = file.descriptor
+    file.close()
+    other = os.open(tmp_path, os.O_RDONLY)
+    assert other == descriptor
+    file.close()
+    os.fstat(other)
+    os.close(other)
