@@ -62,6 +62,13 @@ class CommitLog:
         """Offset of the first byte of the file that holds this one; None if no file does."""
         return self._files.base_of(physical_offset)
 
+    def file_of(self, physical_offset: int) -> LogFile:
+        """The file that holds this offset; NotFoundError if none does."""
+        base = self._files.base_of(physical_offset)
+        if base is None:
+            raise NotFoundError(self._why_not_here(physical_offset))
+        return self._file(base)
+
     def refresh(self) -> None:
         """Notice files that were added or deleted."""
         self._files.refresh()
@@ -93,12 +100,9 @@ class CommitLog:
 
         NotFoundError: no file holds the offset. CorruptError or TruncatedError: no whole record begins there.
         """
-        base = self._files.base_of(physical_offset)
-        if base is None:
-            raise NotFoundError(self._why_not_here(physical_offset))
-        file = self._file(base)
+        file = self.file_of(physical_offset)
         try:
-            return file.record(physical_offset - base)[0]
+            return file.record(physical_offset - file.base)[0]
         except FormatError as error:
             raise error.at(file.file.path) from None
 
