@@ -12,7 +12,7 @@ from tests.reference import build_index, build_queues, encode_queue_files
 from tests.store_maker import QUEUE_FILE_SIZE, MadeStore, make_store, message
 from whence.errors import StoreError
 from whence.formats.rocketmq.index_file import decode_header
-from whence.store import dispatch
+from whence.store import log_scan
 from whence.store.commit_log import CommitLog
 from whence.store.dispatch import Dispatched, dispatch_log
 from whence.store.message_store import Dialect
@@ -51,10 +51,10 @@ def dispatch_golden(store: GoldenStore, folder: Path) -> Dispatched:
     )
 
 
-@pytest.mark.parametrize("rows", [1, 7, dispatch.ROWS])
+@pytest.mark.parametrize("rows", [1, 7, log_scan.ROWS])
 @pytest.mark.parametrize("name", CLEAN + DIRECT + CRASHED)
 def test_dispatch_gives_rocketmqs_bytes(golden, tmp_path, monkeypatch, name, rows):
-    monkeypatch.setattr(dispatch, "ROWS", rows)
+    monkeypatch.setattr(log_scan, "ROWS", rows)
     store = golden(name)
     done = dispatch_golden(store, tmp_path)
     assert files_below(tmp_path / "consumequeue") == files_below(store.store / "consumequeue")
@@ -66,6 +66,7 @@ def test_dispatch_gives_rocketmqs_bytes(golden, tmp_path, monkeypatch, name, row
     assert done.message_count == len(store.records)
     assert done.item_count == sum(file.header.next_item - 1 for file in done.index_files)
     assert done.damage == ()
+    assert (done.from_offset, done.to_offset) == (0, CommitLog(store.store / "commitlog").end_offset())
     assert (done.queues.dropped_count, done.queues.misplaced_count, done.queues.without_folder) == (0, 0, ())
 
 
@@ -96,7 +97,7 @@ def test_dispatch_equals_the_twin(tmp_path_factory, messages, slots, items, rows
     folder = tmp_path_factory.mktemp("dispatch")
     made = make_store(folder / "store", messages, slots=slots, items=items, dialect=dialect)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatch, "ROWS", rows)
+        patch.setattr(log_scan, "ROWS", rows)
         done = dispatch_store(
             made.folder,
             folder / "new",

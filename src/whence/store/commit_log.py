@@ -151,7 +151,7 @@ class CommitLog:
         if not self._files.bases:
             return 0
         if self._end < 0 or self._last_head() != self._seen_head:
-            self._end = self._last_written_base()  # the first look, or the log was cut since the last one
+            self._end = self.last_written_base()  # the first look, or the log was cut since the last one
         self._end = max(self._end, boundary)
         while (base := self._files.base_of(self._end)) is not None:
             file = self._file(base)
@@ -159,7 +159,7 @@ class CommitLog:
             if stopped.last >= 0:
                 self._last = base + stopped.last
             if stopped.reason is not Reason.BLANK:
-                half = stopped.last >= 0 and _is_half(file, stopped.last)
+                half = stopped.last >= 0 and is_half(file, stopped.last)
                 self._end = base + (stopped.last if half else stopped.position)
                 break
             self._end = base + self._files.file_size
@@ -170,7 +170,7 @@ class CommitLog:
         """The first bytes of the log's last record, by which one sees that the log was cut and written anew."""
         return self.raw(self._last, HEAD_SIZE) if self._last >= 0 else b""
 
-    def _last_written_base(self) -> int:
+    def last_written_base(self) -> int:
         """Base offset of the last file that begins with a whole record; of the first if none does."""
         for base in reversed(self._files.bases):
             if self._file(base).what_is_at(0).reason is Reason.END:
@@ -184,7 +184,7 @@ class CommitLog:
         """
         if self._behind is None or self._behind[0] != end_offset:
             self._behind = (end_offset, self._look_behind(end_offset))
-        return self._gaps(end_offset) + [(end_offset, OFFSET_MAX, damage) for damage in self._behind[1]]
+        return self.gaps(end_offset) + [(end_offset, OFFSET_MAX, damage) for damage in self._behind[1]]
 
     def _look_behind(self, end: int) -> list[Damage]:
         """Whole records behind the one at which the log ends, or that one, if it has its size and is half empty.
@@ -228,7 +228,8 @@ class CommitLog:
 
     # -- stretches -------------------------------------------------------------------------------------------
 
-    def _gaps(self, end_offset: int) -> list[tuple[int, int, Damage]]:
+    def gaps(self, end_offset: int) -> list[tuple[int, int, Damage]]:
+        """Stretches before this offset that no file holds: from where, to where, and what to say of it."""
         gaps = []
         for begin, end in self._files.gaps():
             if begin < end_offset:
@@ -300,7 +301,7 @@ class CommitLog:
         self._files.close()
 
 
-def _is_half(file: LogFile, position: int) -> bool:
+def is_half(file: LogFile, position: int) -> bool:
     """Whether the log's last record may still be in the making, although its checksum fits."""
     message, following = file.record(position)
     if 0 not in message.properties_data and "\0" not in message.topic:
