@@ -243,6 +243,16 @@ def full_index_file(item_capacity: int = DEFAULT_ITEM_CAPACITY) -> FullIndexFile
     return FullIndexFile(folder / name, slot_capacity, item_capacity)
 
 
+def full_index_keys(item_capacity: int) -> NDArray[np.uint8]:
+    """The texts that fill such a file, one a row, in the order of their items."""
+    texts = np.empty((item_capacity - FIRST_ITEM, len(KEY_PREFIX) + 16), np.uint8)
+    texts[:, : len(KEY_PREFIX)] = np.frombuffer(KEY_PREFIX.encode(), np.uint8)
+    for first in range(0, len(texts), 1 << 18):
+        rows = texts[first : first + (1 << 18), len(KEY_PREFIX) :]
+        rows[:] = _key_digits(FIRST_ITEM + first + np.arange(len(rows)))
+    return texts
+
+
 def asked_keys(round_number: int, count: int, item_capacity: int, *, is_miss: bool) -> NDArray[np.uint8]:
     """The texts that a round asks for, one a row: another random choice in each round."""
     numbers = 1 + _mix(round_number * count + np.arange(count)) % np.uint64(item_capacity - 1)

@@ -57,7 +57,7 @@ final class IndexLookup extends Peer.Task {
     }
 
     /** The same as _mix in data.py. */
-    private static long mix(long number) {
+    static long mix(long number) {
         long z = number + 0x9E3779B97F4A7C15L;
         z = (z ^ (z >>> 30)) * 0xBF58476D1CE4E5B9L;
         z = (z ^ (z >>> 27)) * 0x94D049BB133111EBL;

@@ -1,16 +1,19 @@
 """Dispatch: RocketMQ's own logs, dispatched anew, give RocketMQ's own queues and index files."""
 
+import os
+from itertools import count
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.disks import UnflushedDisk
+from tests.disks import FailingDisk, UnflushedDisk
 from tests.golden import CLEAN, CRASHED, DIRECT, GoldenStore
 from tests.reference import build_index, build_queues, encode_queue_files
 from tests.store_maker import QUEUE_FILE_SIZE, MadeStore, make_store, message
 from whence.errors import StoreError
+from whence.files.disk import Disk
 from whence.formats.rocketmq.index_file import decode_header
 from whence.store import log_scan
 from whence.store.commit_log import CommitLog
@@ -32,10 +35,10 @@ def in_header_order(folder: Path) -> list[bytes]:
     return sorted((path.read_bytes() for path in folder.iterdir()), key=place)
 
 
-def dispatch_store(store: Path, folder: Path, **settings) -> Dispatched:
+def dispatch_store(store: Path, folder: Path, disk: Disk | None = None, **settings) -> Dispatched:
     log = CommitLog(store / "commitlog")
     try:
-        return dispatch_log(log, folder, disk=UnflushedDisk(), **settings)
+        return dispatch_log(log, folder, disk=disk or UnflushedDisk(), **settings)
     finally:
         log.close()
 
@@ -115,8 +118,8 @@ def test_dispatch_equals_the_twin(tmp_path_factory, messages, slots, items, rows
     assert done.queues.queue_count == len(build_queues(made.records))
 
 
-def small(made: MadeStore, folder: Path) -> Dispatched:
-    return dispatch_store(made.folder, folder, slots=7, items=20, queue_file_size=200, dialect=Dialect.V5_5)
+def small(made: MadeStore, folder: Path, disk: Disk | None = None) -> Dispatched:
+    return dispatch_store(made.folder, folder, disk, slots=7, items=20, queue_file_size=200, dialect=Dialect.V5_5)
 
 
 def test_a_damaged_record_is_told_and_what_lies_behind_it_is_dispatched(tmp_path):
@@ -135,17 +138,7 @@ def test_a_damaged_record_is_told_and_what_lies_behind_it_is_dispatched(tmp_path
 def test_an_empty_log_gives_nothing(tmp_path):
     (tmp_path / "store" / "commitlog").mkdir(parents=True)
     (tmp_path / "store" / "commitlog" / f"{0:020}").write_bytes(bytes(4096))
-    log = CommitLog(tmp_path / "store" / "commitlog")
-    done = dispatch_log(
-        log,
-        tmp_path / "new",
-        slots=7,
-        items=20,
-        queue_file_size=200,
-        dialect=Dialect.V5_5,
-        disk=UnflushedDisk(),
-    )
-    log.close()
+    done = small(MadeStore(tmp_path / "store", [], []), tmp_path / "new")
     assert (done.message_count, done.index_files, done.queues.queue_count) == (0, (), 0)
 
 
@@ -153,3 +146,19 @@ def test_what_is_there_already_is_not_written_over(tmp_path):
     made = make_store(tmp_path / "store", [message(keys="k")])
     with pytest.raises(StoreError, match="index: is there already"):
         small(made, made.folder)
+
+
+def test_a_disk_that_fails_at_any_write_or_flush_is_told_and_leaves_no_file_open(tmp_path):
+    messages = [message(keys=f"k{number} k", topic="TU"[number % 2], tags="t") for number in range(25)]
+    made = make_store(tmp_path / "store", messages)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for left in count():
+        try:
+            small(made, tmp_path / f"new{left}", FailingDisk(left))
+        except StoreError as error:
+            assert str(tmp_path) in str(error) and "No space left" in str(error)
+        else:
+            break
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert left > 30
+    assert files_below(tmp_path / f"new{left}" / "consumequeue") == files_below(made.folder / "consumequeue")

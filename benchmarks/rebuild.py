@@ -1,0 +1,67 @@
+"""Rebuild index and queues from 1 GiB of CommitLog, checksums checked; beside ``DefaultMessageStore.load()``.
+
+RocketMQ finds a store that has nothing but its log, and dispatches all of it while it recovers. It does not flush
+what it made; we do, and beside that the same without flushing, which is what is compared.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.data import LOG_SIZE, QUEUE_FILE_SIZE, SampleStore, cache_folder, sample_store
+from benchmarks.harness import Comparison, Options, Peer, Result, Target, measure, timed
+from benchmarks.java_peer import java_peer
+from whence.files.disk import Disk
+from whence.store.commit_log import CommitLog
+from whence.store.dispatch import dispatch_log
+from whence.store.index_file import DEFAULT_SHAPE
+from whence.store.message_store import Dialect
+
+
+class UnflushedDisk(Disk):
+    def fsync(self, path: Path, descriptor: int) -> None:
+        pass
+
+
+def results(options: Options) -> Iterator[Result]:
+    sample = sample_store(LOG_SIZE >> 6 if options.is_small else LOG_SIZE)
+    folder = Path(tempfile.mkdtemp(prefix="rebuild-", dir=cache_folder()))
+    try:
+        with java_peer(options, "Rebuild", str(sample.log_path), str(folder / "java")) as java:
+            peers = [_whence("whence", sample, folder / "new", UnflushedDisk())]
+            peers.append(_whence("whence, flushed", sample, folder / "new", Disk()))
+            if java is not None:
+                peers.append(java.task("load"))
+            work = "index and queues from 1 GiB of CommitLog, CRC"
+            yield measure(Comparison(work, peers, Target(10, 15) if java else None), options)
+        for path in sample.path.glob("consumequeue/*/*/*"):
+            assert path.read_bytes() == (folder / "new" / path.relative_to(sample.path)).read_bytes()
+        (theirs,), (ours,) = ((at / "index").iterdir() for at in (sample.path, folder / "new"))
+        assert theirs.read_bytes() == ours.read_bytes()
+    finally:
+        shutil.rmtree(folder)
+
+
+def _whence(name: str, sample: SampleStore, folder: Path, disk: Disk) -> Peer:
+    def emptied(_: int) -> Path:
+        shutil.rmtree(folder, ignore_errors=True)
+        return folder
+
+    def rebuild(folder: Path) -> int:
+        log = CommitLog(sample.path / "commitlog")
+        done = dispatch_log(
+            log,
+            folder,
+            slots=DEFAULT_SHAPE.slot_capacity,
+            items=DEFAULT_SHAPE.item_capacity,
+            queue_file_size=QUEUE_FILE_SIZE,
+            dialect=Dialect.V5_5,
+            disk=disk,
+        )
+        log.close()
+        return done.queues.entry_count
+
+    return Peer(name, timed(emptied, rebuild))
