@@ -132,8 +132,10 @@ def is_equal(a: int, b: int, size: int) -> bool:
         for i in range(size):
             differing |= load_i8(a + i) ^ load_i8(b + i)
         return differing == 0
-    for i in range(0, size - 8, 8):
-        differing |= load_word(a + i) ^ load_word(b + i)
+    at = 0
+    while at < size - 8:
+        differing |= load_word(a + at) ^ load_word(b + at)
+        at += 8
     return differing | (load_word(a + size - 8) ^ load_word(b + size - 8)) == 0
 
 

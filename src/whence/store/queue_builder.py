@@ -94,8 +94,10 @@ class QueueBuilder:
         dropped, misplaced = place_entries(data, base_offset, messages, numbers, self._known, starts, counts, entries)
         self._dropped_count += dropped
         self._misplaced_count += misplaced
-        for number in np.flatnonzero(counts).tolist():
-            self._add(number, entries[ENTRY_SIZE * starts[number] : ENTRY_SIZE * (starts[number] + counts[number])])
+        filled = np.flatnonzero(counts)
+        places = zip(filled.tolist(), starts[filled].tolist(), counts[filled].tolist(), strict=True)
+        for number, start, count in places:
+            self._add(number, entries.data[ENTRY_SIZE * start : ENTRY_SIZE * (start + count)])
         if self._pending_size >= PENDING_MAX:
             self._write_pending()
 
@@ -155,12 +157,12 @@ class QueueBuilder:
             known["owner"] = NO_QUEUE
             self._without_folder[topic] = None
 
-    def _add(self, number: int, entries: NDArray[np.uint8]) -> None:
+    def _add(self, number: int, entries: memoryview) -> None:
         queue = self._queues.get(number)
         if queue is None:
             first = int(self._known["next_offset"][number]) * ENTRY_SIZE - len(entries)
             queue = self._queues[number] = self._begin_queue(number, first)
-        queue.pending.append(entries.data)
+        queue.pending.append(entries)
         self._pending_size += len(entries)
         self._entry_count += len(entries) // ENTRY_SIZE
 
