@@ -507,3 +507,15 @@ def test_a_message_that_lies_in_two_files_is_given_once(tmp_path):
         assert offsets(store.find(key="every", limit=None)) == made.offsets[::-1]
         assert offsets(store.find(key="every", limit=None, oldest_first=True)) == made.offsets
         assert store.find(key="every").receipt.damage == []
+
+
+def test_a_damaged_index_that_may_not_be_scanned_for_is_damage_not_only_no_index(golden, tmp_path):
+    """Status 3 comes before 4: what is left out is left out because a file is cut."""
+    folder = golden("v5-clean").copy(tmp_path)
+    cut = sorted((folder / "index").iterdir())[3]
+    cut.write_bytes(cut.read_bytes()[:-7])
+    with whence.open(folder) as store:
+        scanned, not_scanned = store.find(key="absent"), store.find(key="absent", no_scan=True)
+    assert (scanned.receipt.complete, scanned.receipt.damaged) == (True, False)
+    assert (not_scanned.receipt.complete, not_scanned.receipt.damaged) == (False, True)
+    assert not_scanned.receipt.why_empty == "damaged"

@@ -10,7 +10,7 @@ from typing import Any
 from whence.errors import FormatError
 from whence.formats.rocketmq.message import Message
 from whence.lookup.question import Question
-from whence.store.damage import Damage
+from whence.store.damage import Damage, DamageKind
 
 
 @dataclass(slots=True)
@@ -44,8 +44,8 @@ class Receipt:
 
     @property
     def damaged(self) -> bool:
-        """Whether the answer is not complete because of damage."""
-        return not self.complete and any(damage.kind.hides_messages for damage in self.damage)
+        """Whether the answer is not complete because of damage; a cut tail is none."""
+        return not self.complete and any(damage.kind is not DamageKind.HALF_RECORD for damage in self.damage)
 
     def to_dict(self) -> dict[str, Any]:
         shown: dict[str, Any] = {name: getattr(self, name) for name in Receipt.__dataclass_fields__}
