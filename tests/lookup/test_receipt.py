@@ -16,6 +16,7 @@ from tests.lookup.judge import Judge, offsets
 from tests.reference import IndexFileTwin, build_index, i32, i64
 from tests.store_maker import FILE_SIZE, T, make_store, message, write_index
 from whence.errors import UsageError
+from whence.formats.hashing import key_hash
 from whence.store.damage import DamageKind
 
 SETS = ("v4-clean", "v5-clean", "v5-direct", "v5-damaged-lost-page")
@@ -519,3 +520,26 @@ def test_a_damaged_index_that_may_not_be_scanned_for_is_damage_not_only_no_index
     assert (scanned.receipt.complete, scanned.receipt.damaged) == (True, False)
     assert (not_scanned.receipt.complete, not_scanned.receipt.damaged) == (False, True)
     assert not_scanned.receipt.why_empty == "damaged"
+
+
+def test_an_item_that_leads_to_no_record_is_damage_of_the_index_not_of_the_log(golden, tmp_path):
+    """The item's own message would be missed, so the file is not used and its part of the log is scanned."""
+    folder = golden("v5-clean").copy(tmp_path)
+    with whence.open(folder) as store:
+        whole = [message.physical_offset for message in store.find(key="hot-key", limit=None)]
+        file = next(segment.file for segment in store.stores[0].cover().segments[4:] if segment.file is not None)
+        hot = {key_hash(message.topic, "hot-key") for message in store.find(key="hot-key", limit=None)}
+        number = next(item[0] for wanted in hot for item in file.walk(wanted) if item[1] == wanted)
+        position = file.item_position(number) + 4
+    with file.path.open("r+b") as writer:
+        writer.seek(position + 7)
+        last_byte = writer.read(1)[0]
+        writer.seek(position + 7)
+        writer.write(bytes([last_byte ^ 1]))
+    with whence.open(folder) as store:
+        answer = store.find(key="hot-key", limit=None)
+    assert [message.physical_offset for message in answer] == whole
+    assert answer.receipt.complete
+    assert [(damage.path, damage.kind) for damage in answer.receipt.damage] == [
+        (str(file.path), DamageKind.BAD_CHAIN)
+    ]

@@ -160,6 +160,7 @@ class LogSearch:
         self.receipt.index_files = self.receipt.index_files_skipped = self.cover.file_count
         self._whys: set[str] = set()
         self._topic_seen = False
+        self._walked: IndexFile | None = None  # the file that gave the candidate which is looked at
         self._looked: list[tuple[int, int]] | None = None  # the places that were looked at; None: the whole log
         self._below = self.cover.end_offset
         self._from = self.cover.begin_offset
@@ -318,15 +319,20 @@ class LogSearch:
 
     def _walk(self, segment: Segment, file: IndexFile, hashes: set[int]) -> Iterator[int]:
         """Candidates of one index file. Where a chain is damaged the search begins anew, without the file."""
+        self._walked = file
         self._step("index_file", file=file, from_offset=segment.from_offset, to_offset=segment.to_offset)
         chains = [self._chain(segment, file, wanted) for wanted in hashes]
         newest_first = chains[0] if len(chains) == 1 else merge(*chains, reverse=True)
         try:
             yield from reversed(list(newest_first)) if self.question.oldest_first else newest_first
         except CorruptError as error:
-            self._step("bad_chain", file=file, why=str(error))
-            self.store.index.distrust(file, error)
-            raise _ChainBrokenError from error
+            raise self._broken(file, error) from error
+        self._walked = None
+
+    def _broken(self, file: IndexFile, error: CorruptError) -> _ChainBrokenError:
+        self._step("bad_chain", file=file, why=str(error))
+        self.store.index.distrust(file, error)
+        return _ChainBrokenError()
 
     def _chain(self, segment: Segment, file: IndexFile, wanted: int) -> Iterator[int]:
         """Offsets of the items with this hash that lie in the segment, newest first."""
@@ -422,6 +428,9 @@ class LogSearch:
         except (FormatError, NotFoundError) as error:
             receipt.rejected += 1
             self._step("rejected", physical_offset=physical_offset, why=str(error))
+            if self._walked is not None and not self.store.commit_log.is_boundary(physical_offset, []):
+                what = f"an item leads to offset {physical_offset}, where no record begins"
+                raise self._broken(self._walked, CorruptError(what, path=self._walked.path)) from error
             self._damaged(physical_offset, error)
             return None
         why_not = self._why_not(message)
