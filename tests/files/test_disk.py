@@ -105,3 +105,23 @@ def test_closing_twice_closes_nothing_else(tmp_path):
     file.close()
     os.fstat(other)
     os.close(other)
+
+
+def test_a_mapped_file_is_written_through_memory(tmp_path):
+    with Disk().create(tmp_path / "file", 8192, reserve=True) as file:
+        mapped = file.map()
+        mapped[4096:4100] = b"here"
+        file.flush()
+        mapped.close()
+    assert (tmp_path / "file").read_bytes() == bytes(4096) + b"here" + bytes(4092)
+
+
+def test_room_is_taken_by_writing_where_it_cannot_be_asked_for(tmp_path, monkeypatch):
+    def unsupported(*_):
+        raise OSError(errno.EOPNOTSUPP, "not here")
+
+    monkeypatch.setattr(os, "posix_fallocate", unsupported)
+    size = 3 * 1048576 + 17
+    Disk().create(tmp_path / "file", size, reserve=True).close()
+    status = (tmp_path / "file").stat()
+    assert (status.st_size, status.st_blocks * 512 >= size) == (size, True)

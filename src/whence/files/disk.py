@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +15,8 @@ from whence.errors import StoreError
 from whence.formats.buffers import Buffer
 
 MODE = 0o644
+ZEROS = bytes(1 << 20)
+NO_FALLOCATE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 class DiskFile:
@@ -35,6 +40,15 @@ class DiskFile:
         """Wait until all that was written is on the disk."""
         with _named(self.path, "cannot be flushed"):
             self._disk.fsync(self.path, self.descriptor)
+
+    def map(self) -> mmap.mmap:
+        """All of the file, to be written through memory; :meth:`flush` flushes that too.
+
+        Only of a file whose room is reserved: where the disk has none for a page that is written through a map, the
+        process is killed.
+        """
+        with _named(self.path, "cannot be mapped"):
+            return mmap.mmap(self.descriptor, os.fstat(self.descriptor).st_size)
 
     def close(self) -> None:
         """Let go of the file; a second call does nothing. Does not flush."""
@@ -62,7 +76,7 @@ class Disk:
         try:
             with _named(path, f"cannot be made with {size} bytes"):
                 if reserve and size:
-                    os.posix_fallocate(file.descriptor, 0, size)
+                    self.reserve(path, file.descriptor, size)
                 else:
                     os.ftruncate(file.descriptor, size)
         except StoreError:
@@ -99,13 +113,30 @@ class Disk:
             finally:
                 os.close(descriptor)
 
+    def reserve(self, path: Path, descriptor: int, size: int) -> None:
+        """Take the room for ``size`` zero bytes: by asking for it or, where one cannot, by writing them."""
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        except OSError as error:
+            if error.errno not in NO_FALLOCATE:
+                raise
+            position = 0
+            while position < size:
+                position += os.pwrite(descriptor, ZEROS[: size - position], position)
+
     def pwrite(self, path: Path, descriptor: int, data: memoryview, position: int) -> int:
         """Write the first bytes of ``data`` and tell how many. All writing ends here: a test can fail or record."""
         return os.pwrite(descriptor, data, position)
 
     def fsync(self, path: Path, descriptor: int) -> None:
-        """Flush a file or a folder. All flushing ends here."""
-        os.fsync(descriptor)
+        """Flush a file or a folder. All flushing ends here.
+
+        Of a file its data and what is needed to read them back: its times may be older after a power failure.
+        """
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            os.fsync(descriptor)
+        else:
+            os.fdatasync(descriptor)
 
     def rename(self, path: Path, target: Path) -> None:
         """Give a file another name, in place of what has that name."""
