@@ -61,14 +61,25 @@ def _open_folder(path: str | Path, slots: int | None, items: int | None, dialect
     folder = _folder_of(path)
     if not is_folder(folder):
         raise NotFoundError(f"{folder}: there is no such folder")
-    if not is_folder(folder / "commitlog"):
+    log_folders = _log_folders(folder)
+    if not log_folders and not is_folder(folder / "commitlog"):
         hint = ""
         if folder.name == "commitlog":
             hint = f"; give the folder above it, {folder.parent}"
         elif is_folder(folder / "store" / "commitlog"):
             hint = f"; did you mean {folder / 'store'}?"
         raise NotFoundError(f"{folder}: is no RocketMQ store, for it has no folder commitlog/{hint}")
-    return MessageStore(folder, shape, Dialect(dialect) if dialect else None)
+    return MessageStore(folder, shape, Dialect(dialect) if dialect else None, log_folders)
+
+
+def _log_folders(folder: Path) -> list[Path]:
+    """The folders of the log of a store that whence made with several."""
+    if not (folder / "whence.json").exists():
+        return []
+    from whence.store.ownership import read_ownership
+
+    ownership = read_ownership(folder)
+    return [] if ownership is None else ownership.settings.log_paths(folder)
 
 
 def _folder_of(path: str | Path) -> Path:

@@ -125,3 +125,14 @@ def test_room_is_taken_by_writing_where_it_cannot_be_asked_for(tmp_path, monkeyp
     Disk().create(tmp_path / "file", size, reserve=True).close()
     status = (tmp_path / "file").stat()
     assert (status.st_size, status.st_blocks * 512 >= size) == (size, True)
+
+
+def test_a_small_file_is_replaced_whole(tmp_path):
+    path = tmp_path / "small"
+    Disk().replace(path, b"one")
+    Disk().replace(path, b"two")
+    assert path.read_bytes() == b"two"
+    (tmp_path / ".small.new").write_bytes(b"what a crash left")
+    Disk().replace(path, b"3")
+    assert path.read_bytes() == b"3"
+    assert list(tmp_path.iterdir()) == [path]

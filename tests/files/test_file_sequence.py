@@ -208,3 +208,18 @@ def test_few_files_stay_open_however_many_are_read(tmp_path):
     assert len(files._maps) == OPEN_MAPS_MAX
     files.close()
     assert files.file(0).data[0] == 0
+
+
+def test_files_of_several_folders_are_one_sequence(tmp_path):
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for number in range(4):
+        folders[number % 2].mkdir(exist_ok=True)
+        (folders[number % 2] / f"{number * 100:020d}").write_bytes(bytes([number]) * 100)
+    files = FileSequence(*folders)
+    assert files.bases == [0, 100, 200, 300]
+    assert [files.file(base).data[0] for base in files.bases] == [0, 1, 2, 3]
+    assert [files.path_of(base).parent.name for base in files.bases] == ["a", "b", "a", "b"]
+    assert not files.gaps()
+    (folders[1] / f"{100:020d}").unlink()
+    assert files.refresh()
+    assert files.gaps() == [(100, 200)]

@@ -138,6 +138,16 @@ class Disk:
         else:
             os.fdatasync(descriptor)
 
+    def replace(self, path: Path, data: bytes) -> None:
+        """Make a small file, or put it in the place of the one before: after a crash it is one of both, whole."""
+        aside = path.with_name(f".{path.name}.new")
+        self.remove(aside)
+        with self.create(aside, 0, reserve=False) as file:
+            file.write(data, 0)
+            file.flush()
+        self.rename(aside, path)
+        self.flush_folder(path.parent)
+
     def rename(self, path: Path, target: Path) -> None:
         """Give a file another name, in place of what has that name."""
         with _named(path, f"cannot be renamed to {target.name}"):

@@ -1,4 +1,4 @@
-"""FileSequence: equal-sized files of one folder, addressed as one run of bytes."""
+"""FileSequence: equal-sized files of a folder, or of several, addressed as one run of bytes."""
 
 from __future__ import annotations
 
@@ -16,36 +16,45 @@ from whence.files.names import offset_name, parse_offset_name
 class FileSequence:
     """The files ``<20 digits>`` of a folder: byte ``offset`` lies in the file whose name is the last not above it.
 
+    Several folders may share them, as RocketMQ spreads its log over several disks.
+
     A broker deletes the oldest files and adds new ones while we read: :meth:`refresh` looks again when the folder
     changed. Names that are no offsets are passed over, as RocketMQ does. Nothing promises that files are there
     without a gap, nor that each is whole: :attr:`file_size` is what names and lengths show.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *more: Path) -> None:
         self.folder = folder
+        self._folders = (folder, *more)
         self.bases: list[int] = []
         self.file_size = 0
         self._found: dict[int, FileState] = {}
+        self._paths: dict[int, Path] = {}
         self._names: dict[int, str] = {}
-        self._watch = FolderWatch(folder)
+        self._watches = [FolderWatch(one) for one in self._folders]
         self._size_is_sure = False  # whether files may still grow, as that of a store being copied does
         self._maps = MapPool()
         self.refresh()
 
     def refresh(self) -> bool:
         """Look at the folder again if it changed; True if files came, went or grew."""
-        if not self._watch.changed() and (self._size_is_sure or not self._lengths_changed()):
+        changed = [watch.changed() for watch in self._watches]  # each has to look, whatever another one saw
+        if not any(changed) and (self._size_is_sure or not self._lengths_changed()):
             return False
-        found = {
-            base: state
-            for name, state in files_in(self.folder).items()
-            if (base := parse_offset_name(name)) is not None
-        }
+        found: dict[int, FileState] = {}
+        paths: dict[int, Path] = {}
+        for folder in self._folders:
+            for name, state in files_in(folder).items():
+                base = parse_offset_name(name)
+                if base is not None:
+                    found[base] = state
+                    paths[base] = folder / name
         if found == self._found:
             return False
         self._maps.keep({base for base, state in found.items() if self._found.get(base) == state})
         self._found = found
-        self._names = {base: str(self.path_of(base)) for base in found}  # making a Path takes longer than a stat
+        self._paths = paths
+        self._names = {base: str(path) for base, path in paths.items()}  # making a Path takes longer than a stat
         self.bases = sorted(found)
         steps = [after - before for before, after in zip(self.bases, self.bases[1:], strict=False)]
         # All files should have one size: that of the longest, or the smallest step between names if files overlap
@@ -61,7 +70,8 @@ class FileSequence:
             return True
 
     def path_of(self, base: int) -> Path:
-        return self.folder / offset_name(base)
+        """Where the file with this base offset is, or would be."""
+        return self._paths.get(base) or self.folder / offset_name(base)
 
     @property
     def begin_offset(self) -> int:

@@ -53,10 +53,10 @@ class MappedFile:
                 at = piece.find(pattern, at + 1)
             position += piece_size
             if piece.count(0) == len(piece):
-                position = self._next_data(position)
+                position = self.next_data(position)
             piece_size = min(2 * piece_size, PIECE_SIZE_MAX)
 
-    def _next_data(self, position: int) -> int:
+    def next_data(self, position: int) -> int:
         """The first position at or behind this one that is not in a hole; the file's end if there is none."""
         if not hasattr(os, "SEEK_DATA"):
             return position

@@ -301,7 +301,7 @@ class LogSearch:
             elif segment.file is None:
                 yield from self._scan_for_keys(segment, keys)
             else:
-                receipt.index_source = "broker"
+                receipt.index_source = self.store.index_source()
                 receipt.index_files_skipped -= 1
                 yield from self._walk(segment, segment.file, hashes)
         if hashes and not self._whys and receipt.candidates == receipt.rejected:

@@ -32,8 +32,8 @@ class CommitLog:
     a record that fails is damage: a scan says so, looks for the next whole record and goes on.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._files = FileSequence(folder)
+    def __init__(self, folder: Path, *more: Path) -> None:
+        self._files = FileSequence(folder, *more)
         self._budget = PlainBudget()
         self._end = -1
         self._last = -1
@@ -44,6 +44,11 @@ class CommitLog:
     def begin_offset(self) -> int:
         """Offset of the oldest byte that is still there."""
         return self._files.begin_offset
+
+    @property
+    def bases(self) -> list[int]:
+        """Where the files begin."""
+        return self._files.bases
 
     @property
     def last_offset(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
@@ -44,17 +44,25 @@ class MessageStore:
     writes to it. What was appended since the last call is seen by the next one.
     """
 
-    def __init__(self, folder: Path, shape: Shape | None = None, dialect: Dialect | None = None) -> None:
-        if not is_folder(folder / "commitlog"):
+    def __init__(
+        self,
+        folder: Path,
+        shape: Shape | None = None,
+        dialect: Dialect | None = None,
+        log_folders: Sequence[Path] = (),
+    ) -> None:
+        log_folders = log_folders or [folder / "commitlog"]
+        if not all(map(is_folder, log_folders)):
             raise NotFoundError(f"{folder}: is no RocketMQ store, it has no folder commitlog/")
         self.folder = folder
-        self.commit_log = CommitLog(folder / "commitlog")
+        self.commit_log = CommitLog(*log_folders)
         self.index = Index(folder / "index", shape)
         self.stretch_keys = StretchKeys(self.commit_log)
         self._asked_dialect = dialect
         self._queues: OrderedDict[tuple[str, int], ConsumeQueue] = OrderedDict()
         self._cover: Cover | None = None
         self._cover_state: tuple[object, ...] = ()
+        self._source: tuple[Cover, str] | None = None
         self._topics: tuple[tuple[int, ...], frozenset[str]] | None = None
 
     # -- messages --------------------------------------------------------------------------------------------
@@ -105,6 +113,18 @@ class MessageStore:
             self._cover_state = (self.commit_log.state(), state[1])
         return self._cover
 
+    def index_source(self) -> str:
+        """Who made the index: ``whence``, if all of it is whence's own, or ``broker``."""
+        cover = self.cover()
+        if self._source is None or self._source[0] is not cover:
+            by_us = False
+            if (self.folder / "whence.json").exists():
+                from whence.store.ownership import is_indexed_by_us
+
+                by_us = is_indexed_by_us(self.folder, self.index.files)
+            self._source = (cover, "whence" if by_us else "broker")
+        return self._source[1]
+
     # -- queues and topics -----------------------------------------------------------------------------------
 
     def queue_folder(self, topic: str, queue: int) -> Path:
@@ -150,11 +170,7 @@ class MessageStore:
     # -- small files -----------------------------------------------------------------------------------------
 
     def checkpoint(self) -> Checkpoint:
-        path = self.folder / "checkpoint"
-        try:
-            return decode_checkpoint(read_whole(path, CHECKPOINT_SIZE))
-        except FormatError as error:
-            raise error.at(path) from None
+        return read_checkpoint(self.folder)
 
     def config(self, name: str) -> dict[str, Any]:
         """One JSON file of ``config/``, as the broker left it."""
@@ -198,6 +214,15 @@ class MessageStore:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """The checkpoint of the store in this folder."""
+    path = folder / "checkpoint"
+    try:
+        return decode_checkpoint(read_whole(path, CHECKPOINT_SIZE))
+    except FormatError as error:
+        raise error.at(path) from None
 
 
 def _folders_in(folder: Path) -> list[str]:

@@ -1,0 +1,103 @@
+"""TopicTable: the topics of a store that whence writes, in ``config/topics.json`` as a broker keeps them.
+
+A broker serves no topic that is not in this file. So a topic is put into it before its first message, with as many
+queues as were written to; what a broker wrote into it stays.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from whence.errors import FormatError, NotFoundError, UsageError
+from whence.files.disk import Disk
+from whence.files.mapped_file import read_whole
+from whence.formats.rocketmq.config import decode_config, encode_config
+from whence.formats.rocketmq.topics import LIGHT_QUEUE_PREFIX, can_be_folder
+
+SIZE_MAX = 16 * 1048576
+QUEUES_MAX = 65536
+READ_AND_WRITE = 6
+QUEUE_TYPE = "queue.type"
+BATCH = "BatchCQ"
+
+
+class TopicTable:
+    """One table for all threads that append."""
+
+    def __init__(self, folder: Path, disk: Disk, clock: Callable[[], float]) -> None:
+        self._path = folder / "config" / "topics.json"
+        self._disk = disk
+        self._clock = clock
+        self._lock = threading.Lock()
+        try:
+            self._document = decode_config(read_whole(self._path, SIZE_MAX))
+        except NotFoundError:
+            self._document = {}
+        except FormatError as error:
+            raise error.at(self._path) from None
+        table = self._document.get("topicConfigTable")
+        self._table: dict[str, Any] = dict(table) if isinstance(table, dict) else {}
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._table
+
+    def is_batch(self, topic: str) -> bool:
+        """Whether batches of this topic are stored as one record, in a BatchConsumeQueue."""
+        config = self._table.get(topic)
+        attributes = config.get("attributes") if isinstance(config, dict) else None
+        return isinstance(attributes, dict) and attributes.get(QUEUE_TYPE) == BATCH
+
+    def queue_count(self, topic: str) -> int:
+        """How many queues a topic has; 0 if there is no such topic."""
+        config = self._table.get(topic)
+        count = config.get("writeQueueNums") if isinstance(config, dict) else None
+        return count if isinstance(count, int) else 0
+
+    def need(self, topic: str, queue: int) -> None:
+        """Make a topic that has this queue, if it has not. Light queues are no topics."""
+        if queue >= self.queue_count(topic) and not topic.startswith(LIGHT_QUEUE_PREFIX):
+            self.make(topic, queue + 1)
+
+    def make(self, topic: str, queues: int, attributes: Mapping[str, str] | None = None) -> None:
+        """Make a topic, or give it more queues or other attributes; it is on the disk when this returns."""
+        if not can_be_folder(topic):
+            raise UsageError(f"topic {topic!r}: its queues cannot have a folder of that name")
+        if not 0 < queues <= QUEUES_MAX:
+            raise UsageError(f"topic {topic}: {queues} queues; a topic has 1 to {QUEUES_MAX}")
+        with self._lock:
+            known = self._table.get(topic)
+            config = dict(known) if isinstance(known, dict) else {}
+            count = max(queues, self.queue_count(topic))
+            kept = config.get("attributes")
+            table = {
+                **self._table,
+                topic: {
+                    "attributes": {**(kept if isinstance(kept, dict) else {}), **(attributes or {})},
+                    "order": config.get("order", False),
+                    "perm": config.get("perm", READ_AND_WRITE),
+                    "readQueueNums": max(count, config.get("readQueueNums", 0)),
+                    "topicFilterType": config.get("topicFilterType", "SINGLE_TAG"),
+                    "topicName": topic,
+                    "topicSysFlag": config.get("topicSysFlag", 0),
+                    "writeQueueNums": count,
+                },
+            }
+            if table == self._table:
+                return
+            version = self._document.get("dataVersion")
+            counter = version.get("counter", 0) if isinstance(version, dict) else 0
+            self._document = {
+                **self._document,
+                "dataVersion": {
+                    "counter": counter + 1,
+                    "stateVersion": 0,
+                    "timestamp": int(self._clock() * 1000),
+                },
+                "topicConfigTable": table,
+            }
+            self._disk.make_folder(self._path.parent)
+            self._disk.replace(self._path, encode_config(self._document))
+            self._table = table

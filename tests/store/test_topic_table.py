@@ -1,0 +1,88 @@
+import json
+
+import pytest
+
+from tests.disks import UnflushedDisk
+from whence.errors import CorruptError, UsageError
+from whence.formats.rocketmq.config import decode_config
+from whence.store.topic_table import TopicTable
+
+
+def table(folder):
+    return TopicTable(folder, UnflushedDisk(), lambda: 1_700_000_000.5)
+
+
+def written(folder):
+    return decode_config((folder / "config" / "topics.json").read_bytes())
+
+
+def test_a_topic_is_made_as_a_broker_keeps_it(tmp_path):
+    table(tmp_path).make("orders", 4)
+    assert written(tmp_path) == {
+        "dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": 1_700_000_000_500},
+        "topicConfigTable": {
+            "orders": {
+                "attributes": {},
+                "order": False,
+                "perm": 6,
+                "readQueueNums": 4,
+                "topicFilterType": "SINGLE_TAG",
+                "topicName": "orders",
+                "topicSysFlag": 0,
+                "writeQueueNums": 4,
+            }
+        },
+    }
+
+
+def test_a_topic_gets_the_queues_that_are_written_to(tmp_path):
+    topics = table(tmp_path)
+    topics.need("orders", 0)
+    topics.need("orders", 7)
+    topics.need("orders", 3)
+    assert topics.queue_count("orders") == table(tmp_path).queue_count("orders") == 8
+    assert written(tmp_path)["dataVersion"]["counter"] == 2
+
+
+def test_light_queues_are_no_topics(tmp_path):
+    topics = table(tmp_path)
+    topics.need("%LMQ%$orders$eu", 0)
+    assert "%LMQ%$orders$eu" not in topics
+    assert not (tmp_path / "config").exists()
+
+
+def test_what_a_broker_wrote_stays(tmp_path, golden):
+    store = golden("v5-clean").copy(tmp_path)
+    before = written(store)
+    table(store).make("new", 1)
+    after = written(store)
+    assert after["dataVersion"]["counter"] == before["dataVersion"]["counter"] + 1
+    assert {**before["topicConfigTable"], "new": after["topicConfigTable"]["new"]} == after["topicConfigTable"]
+
+
+def test_unknown_members_of_the_file_stay(tmp_path):
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": {}, "other": [1]}))
+    table(tmp_path).make("a", 1)
+    assert written(tmp_path)["other"] == [1]
+
+
+def test_a_topic_of_batches_is_known_by_its_attribute(tmp_path):
+    topics = table(tmp_path)
+    topics.make("b", 1, {"queue.type": "BatchCQ"})
+    topics.make("b", 2)
+    topics.make("c", 1)
+    assert [topics.is_batch(topic) for topic in ("b", "c", "d")] == [True, False, False]
+
+
+@pytest.mark.parametrize(("topic", "queues"), [("../up", 1), ("", 1), ("a", 0), ("a", 65537)])
+def test_what_can_be_no_topic_is_refused(tmp_path, topic, queues):
+    with pytest.raises(UsageError, match="topic"):
+        table(tmp_path).make(topic, queues)
+
+
+def test_a_file_that_is_no_config_is_refused_with_its_name(tmp_path):
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "topics.json").write_text("[")
+    with pytest.raises(CorruptError, match="topics.json"):
+        table(tmp_path)
