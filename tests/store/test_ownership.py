@@ -68,14 +68,14 @@ def test_what_whence_did_not_write_is_refused_with_its_name(tmp_path, change):
     document = json.loads(path.read_text())
     change(document)
     path.write_text(json.dumps(document))
-    with pytest.raises(CorruptError, match="whence.json"):
+    with pytest.raises(CorruptError, match=r"whence\.json"):
         read_ownership(tmp_path)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff", b"[" * 50_000, b"null"])
 def test_what_is_no_json_object_is_refused_with_its_name(tmp_path, data):
     (tmp_path / "whence.json").write_bytes(data)
-    with pytest.raises(CorruptError, match="whence.json"):
+    with pytest.raises(CorruptError, match=r"whence\.json"):
         read_ownership(tmp_path)
 
 

@@ -84,5 +84,5 @@ def test_what_can_be_no_topic_is_refused(tmp_path, topic, queues):
 def test_a_file_that_is_no_config_is_refused_with_its_name(tmp_path):
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "topics.json").write_text("[")
-    with pytest.raises(CorruptError, match="topics.json"):
+    with pytest.raises(CorruptError, match=r"topics\.json"):
         table(tmp_path)
