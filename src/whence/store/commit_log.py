@@ -51,6 +51,11 @@ class CommitLog:
         return self._files.bases
 
     @property
+    def file_size(self) -> int:
+        """Of each file, as names and lengths show; 0 if there is none."""
+        return self._files.file_size
+
+    @property
     def last_offset(self) -> int:
         """Where the last record begins, as far as the end was looked for; -1 if there is none."""
         return self._last
