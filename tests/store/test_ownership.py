@@ -10,7 +10,7 @@ from whence.store.ownership import Flushed, Ownership, Settings, read_ownership,
 
 OWNERSHIP = Ownership(
     Settings(65536, 2000, 97, 400, Dialect.V5_3, ("commitlog", "/other/commitlog")),
-    Flushed(3000, 2000, 1000, 900, b"\x01" * 48, "20260101120000000", IndexHeader(1, 2, 3, 4, 5, 6)),
+    Flushed(2000, 1000, 900, b"\x01" * 48, "20260101120000000", IndexHeader(1, 2, 3, 4, 5, 6)),
     writer=17,
 )
 
@@ -54,7 +54,7 @@ def changed(**members):
         changed(log_folders=[]),
         changed(log_folders=[7]),
         changed(flushed=[]),
-        changed(flushed__log=2**70),
+        changed(flushed__queues=2**70),
         changed(flushed__index=1.5),
         changed(last_record__head="zz"),
         changed(newest_index__name="../../etc/passwd"),

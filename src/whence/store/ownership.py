@@ -4,7 +4,7 @@
     file_size, queue_file_size     of the files of log and queues: they never change
     slots, items, dialect          of the index
     log_folders                    where the log's files lie, if not in commitlog/; from the store's folder
-    flushed                        how far the log, the queues and the index were on the disk
+    flushed                        how far queues and index were on the disk; the log was as far, at least
     last_record                    the head of the last record before that, by which one sees that it is the same log
     newest_index                   name and header of the newest index file, as it was on the disk
     writer                         the process that writes now, if it holds the store's lock; 0 after a clean end
@@ -77,9 +77,8 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """How far a store is on the disk. All offsets are physical: the first one that is not."""
+    """How far a store is on the disk: what is dispatched of the messages before these physical offsets."""
 
-    log: int = 0
     queues: int = 0
     index: int = 0
     last_record_offset: int = -1
@@ -102,7 +101,7 @@ class Ownership:
         document = {
             "version": VERSION,
             **asdict(self.settings),
-            "flushed": {"log": flushed.log, "queues": flushed.queues, "index": flushed.index},
+            "flushed": {"queues": flushed.queues, "index": flushed.index},
             "last_record": {"offset": flushed.last_record_offset, "head": flushed.last_record.hex()},
             "newest_index": {"name": flushed.index_name, **asdict(flushed.index_header)},
             "writer": self.writer,
@@ -166,7 +165,6 @@ def _decode(document: dict[str, Any]) -> Ownership:
     return Ownership(
         Settings(**given),
         Flushed(
-            log=_int(flushed["log"]),
             queues=_int(flushed["queues"]),
             index=_int(flushed["index"]),
             last_record_offset=_int(last["offset"]),
