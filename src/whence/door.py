@@ -6,18 +6,23 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 from urllib.parse import unquote, urlsplit
 
 from whence.errors import NotFoundError, UsageError
+from whence.files.disk import Disk
 from whence.files.folder import is_folder
+from whence.files.lock import StoreLock
 from whence.lookup import search
 from whence.lookup.answer import Answer
 from whence.lookup.explain import Explanation, Recorder
-from whence.lookup.question import Asked, make_question
+from whence.lookup.question import Asked, make_question, parse_age
 from whence.lookup.search import Progress
 from whence.store.index_file import Shape
 from whence.store.message_store import Dialect, MessageStore
+
+if TYPE_CHECKING:
+    from whence.store.expiry import Expired
 
 PLATFORMS = ("linux", "darwin")
 
@@ -48,6 +53,44 @@ def open_stores(
     return Store([_open_folder(path, slots, items, dialect) for path in paths])
 
 
+def expire_store(
+    path: str | Path,
+    *,
+    older_than: str,
+    by: str = "file",
+    archive: str | Path | None = None,
+    dry_run: bool = False,
+    in_place: bool = False,
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.time,
+    disk: Disk | None = None,
+) -> Expired:
+    """Let go of the log files of a store that are older than an age as ``72h``, and of what leads only into them.
+
+    ``by``: a file's age is that of the ``file`` or of the ``record`` behind it. ``archive``: move all of it there,
+    into a store of its own. ``in_place`` allows it for a store that whence did not make; ``dry_run`` only tells.
+    """
+    from whence.store.expiry import Expiry
+    from whence.store.expiry_policy import ALL_HOURS, AgeBy, ExpiryPolicy
+
+    folder, log_folders = _store_folder(path)
+    if by not in list(AgeBy):
+        raise UsageError(f"age by {by!r} is not one of {', '.join(AgeBy)}")
+    policy = ExpiryPolicy(parse_age(older_than), ALL_HOURS, batch_max=None, age_by=AgeBy(by))
+    archive = None if archive is None else Path(archive)
+    expiry = Expiry(folder, policy, disk or Disk(), log_folders=log_folders, archive=archive)
+    now_ms = int(clock() * 1000)
+    if dry_run:
+        return expiry.plan(now_ms)
+    if not in_place and not (folder / "whence.json").exists():
+        raise UsageError(
+            f"{folder}: is not a store that whence made, and this would change it; say --in-place to allow that, "
+            "or --dry-run to see what would go"
+        )
+    with StoreLock(folder / "lock"):
+        return expiry.run(now_ms, progress=progress)
+
+
 def _open_folder(path: str | Path, slots: int | None, items: int | None, dialect: str | None) -> MessageStore:
     if sys.platform not in PLATFORMS:
         raise UsageError(f"whence reads stores on Linux and macOS, not on {sys.platform}")
@@ -58,6 +101,12 @@ def _open_folder(path: str | Path, slots: int | None, items: int | None, dialect
     shape = None if slots is None or items is None else Shape(slots, items)
     if dialect is not None and dialect not in list(Dialect):
         raise UsageError(f"dialect {dialect!r} is not one of {', '.join(Dialect)}")
+    folder, log_folders = _store_folder(path)
+    return MessageStore(folder, shape, Dialect(dialect) if dialect else None, log_folders)
+
+
+def _store_folder(path: str | Path) -> tuple[Path, list[Path]]:
+    """The folder of a RocketMQ store, and those of its log, if they are elsewhere; NotFoundError if it is none."""
     folder = _folder_of(path)
     if not is_folder(folder):
         raise NotFoundError(f"{folder}: there is no such folder")
@@ -69,7 +118,7 @@ def _open_folder(path: str | Path, slots: int | None, items: int | None, dialect
         elif is_folder(folder / "store" / "commitlog"):
             hint = f"; did you mean {folder / 'store'}?"
         raise NotFoundError(f"{folder}: is no RocketMQ store, for it has no folder commitlog/{hint}")
-    return MessageStore(folder, shape, Dialect(dialect) if dialect else None, log_folders)
+    return folder, log_folders
 
 
 def _log_folders(folder: Path) -> list[Path]:

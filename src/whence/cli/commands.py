@@ -133,6 +133,29 @@ def inspect(given: Namespace) -> Status:
     return Status.DAMAGE if inspection.damage else Status.DONE
 
 
+def expire(given: Namespace) -> Status:
+    from whence.cli.progress import Progress
+    from whence.cli.render import as_json, expired_text
+    from whence.door import expire_store
+
+    with _output(given) as screen:
+        with Progress("archived" if given.archive else "removed", quiet=given.quiet) as progress:
+            expired = expire_store(
+                given.stores[0],
+                older_than=given.older_than,
+                by=given.by,
+                archive=given.archive,
+                dry_run=given.dry_run,
+                in_place=given.in_place,
+                progress=progress,
+            )
+        if given.json:
+            screen.line(as_json(expired.to_dict(dry_run=given.dry_run)))
+        else:
+            expired_text(expired, screen, dry_run=given.dry_run, older_than=given.older_than)
+    return Status.DONE
+
+
 def demo(given: Namespace) -> Status:
     from whence.cli.demo import run_demo
 
@@ -153,6 +176,7 @@ COMMANDS: dict[str, Command] = {
     "find": ("find messages by key, id, offset, queue or time", options.find_parser, find),
     "explain": ("the same, told step by step", options.explain_parser, explain),
     "inspect": ("print any file of a store in words", lambda: options.inspect_parser(_kinds()), inspect),
+    "expire": ("let go of old log files, or move them to an archive", options.expire_parser, expire),
     "demo": ("show all this on a small store that comes with whence", options.demo_parser, demo),
 }
 

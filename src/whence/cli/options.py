@@ -132,6 +132,33 @@ def inspect_parser(kinds: tuple[str, ...]) -> Parser:
     return parser
 
 
+def expire_parser() -> Parser:
+    parser = Parser(
+        "expire",
+        "Let go of a store's old log files, and of the queue and index files that lead only into them; or move them "
+        "to an archive, which is a store that can be asked. A log's last file always stays.",
+        "  whence expire /data/store --older-than 72h --in-place --dry-run\n"
+        "  whence expire /data/store --older-than 30d --archive /archive/store --in-place\n"
+        "  whence expire /data/copy --older-than 3d --by record --in-place",
+    )
+    parser.add_argument("stores", metavar="STORE", nargs=1, help="a folder that has commitlog/ in it")
+    parser.add_argument(
+        "--older-than", metavar="AGE", required=True, help="files that were finished before that: 15m, 72h, 3d"
+    )
+    parser.add_argument(
+        "--by",
+        choices=("file", "record"),
+        default="file",
+        help="whose age counts: that of the file (default), or of the record that is stored behind it; "
+        "a copy of a store has new files and old records",
+    )
+    parser.add_argument("--archive", metavar="DIR", help="move it all to DIR, a new archive or one to go on with")
+    parser.add_argument("--dry-run", action="store_true", help="tell what would go, and change nothing")
+    parser.add_argument("--in-place", action="store_true", help="allow it for a store that whence did not make")
+    _add_common(parser)
+    return parser
+
+
 def demo_parser() -> Parser:
     parser = Parser(
         "demo",

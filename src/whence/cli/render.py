@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from whence.cli.terminal import Screen, counted, printable, size_text, time_text, width_of
 from whence.errors import FormatError
 from whence.formats.rocketmq.message import Message
 from whence.lookup.answer import Answer, Receipt, message_to_dict
+
+if TYPE_CHECKING:
+    from whence.store.expiry import Expired
 
 HEADERS = (
     "stored (UTC)",
@@ -42,6 +45,7 @@ CSV_NAMES = (
 )
 BINARY_SHOWN = 256  # bytes of a body that is no text; JSON has them all
 DAMAGE_SHOWN = 20
+LOG_FILES_SHOWN = 20
 
 WHY_EMPTY = {
     "damaged": "part of the log cannot be read, and it may be there. The damage is listed below",
@@ -228,3 +232,40 @@ def _work(receipt: Receipt) -> list[tuple[str, str]]:
     facts.append(("work", f"{counted(receipt.items_visited, 'item')} visited, {scanned}; {checked}"))
     facts.append(("elapsed", f"{receipt.elapsed_us / 1000:.1f} ms"))
     return facts
+
+
+def expired_text(expired: Expired, screen: Screen, *, dry_run: bool, older_than: str) -> None:
+    """What went, or would go: the log files one by one, the rest as a count."""
+    if not expired.files:
+        screen.paragraph(
+            f"Nothing to expire: no log file but the last is older than {older_than}, and nothing leads below the "
+            f"log's begin at offset {expired.begin_offset}."
+        )
+    else:
+        if expired.log_files:
+            rows = [
+                (expired.name_of(file), file.size, time_text(file.finished_ms))
+                for file in expired.log_files[:LOG_FILES_SHOWN]
+            ]
+            screen.table(("log file", "bytes", "finished (UTC)"), rows)
+            if len(expired.log_files) > LOG_FILES_SHOWN:
+                screen.line(f"... and {len(expired.log_files) - LOG_FILES_SHOWN} more; --json has them all")
+            screen.line()
+        to = "" if expired.archive is None else f" to {printable(str(expired.archive))}"
+        verb = ("moved" if expired.archive else "removed") if not dry_run else "would go"
+        screen.paragraph(
+            f"{counted(len(expired.log_files), 'log file').capitalize()}, "
+            f"{counted(len(expired.queue_files), 'queue file')} and "
+            f"{counted(len(expired.index_files), 'index file')}, {size_text(expired.size)}, {verb}{to}."
+        )
+    if expired.straddling_files:
+        copied = "are" if dry_run else "were"
+        screen.paragraph(
+            f"{counted(len(expired.straddling_files), 'file').capitalize()} with older and newer parts stay; the "
+            f"older parts {copied} copied."
+        )
+    if expired.files:
+        would = "would begin" if dry_run else "begins"
+        screen.line(f"The log {would} at offset {expired.new_begin_offset}; it began at {expired.begin_offset}.")
+    if dry_run:
+        screen.line("This was a dry run: nothing was changed.")

@@ -35,22 +35,30 @@ def write_aside(path: Path) -> Iterator[BinaryIO]:
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
+    with unfinished(aside):
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                if mode is not None:
+                    os.fchmod(descriptor, stat.S_IMODE(mode))
+                yield file
+                file.flush()
+                os.fsync(descriptor)
+            aside.replace(target)
+        except BaseException:
+            with suppress(OSError):
+                aside.unlink()
+            raise
+    _flush_folder(target.parent)
+
+
+@contextmanager
+def unfinished(aside: Path) -> Iterator[None]:
+    """While this lasts, :func:`remove_unfinished` removes ``aside``."""
     _unfinished.add(aside)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            if mode is not None:
-                os.fchmod(descriptor, stat.S_IMODE(mode))
-            yield file
-            file.flush()
-            os.fsync(descriptor)
-        aside.replace(target)
-    except BaseException:
-        with suppress(OSError):
-            aside.unlink()
-        raise
+        yield
     finally:
         _unfinished.discard(aside)
-    _flush_folder(target.parent)
 
 
 def remove_unfinished() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -66,6 +67,39 @@ def folders_in(folder: Path) -> list[str]:
     try:
         with os.scandir(folder) as entries:
             return [entry.name for entry in entries if entry.is_dir()]
+    except OSError as error:
+        raise _not_listed(folder, error) from None
+
+
+class OwnFile(NamedTuple):
+    """A regular file that lies in a folder itself."""
+
+    size: int
+    modified_ms: int
+
+
+def own_files_in(folder: Path) -> dict[str, OwnFile]:
+    """The regular files of a folder, by name. What a link leads to lies elsewhere, and is not among them."""
+    found = {}
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue  # deleted since the folder was listed
+                if stat.S_ISREG(status.st_mode):
+                    found[entry.name] = OwnFile(status.st_size, status.st_mtime_ns // 1_000_000)
+    except OSError as error:
+        raise _not_listed(folder, error) from None
+    return found
+
+
+def own_folders_in(folder: Path) -> list[str]:
+    """Names of the folders in a folder, without links to folders elsewhere."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError as error:
         raise _not_listed(folder, error) from None
 

@@ -182,8 +182,8 @@ def parse_time(time: Time | None, now_ms: int) -> int | None:
         found = time
     elif _EPOCH_MS.fullmatch(time):
         found = int(time)
-    elif age := _AGE.fullmatch(time):
-        found = now_ms - int(age[1]) * _AGE_MS[age[2]]
+    elif _AGE.fullmatch(time):
+        found = now_ms - parse_age(time)
     else:
         try:
             return _epoch_ms(datetime.fromisoformat(time))
@@ -194,6 +194,14 @@ def parse_time(time: Time | None, now_ms: int) -> int | None:
     if not -TIME_MAX_MS <= found <= TIME_MAX_MS:
         raise UsageError(f"the time {time} is out of range")
     return found
+
+
+def parse_age(text: str) -> int:
+    """Milliseconds of an age as ``15m``, ``72h`` or ``3d``."""
+    age = _AGE.fullmatch(text)
+    if age is None:
+        raise UsageError(f"{text!r} is no age; give a number and one of {', '.join(_AGE_MS)}, as 15m, 72h or 3d")
+    return int(age[1]) * _AGE_MS[age[2]]
 
 
 def _epoch_ms(time: datetime) -> int:
