@@ -8,6 +8,7 @@ what RocketMQ itself wrote and answered (``tests/golden``).
     record    Record, decode_record, encode_record, scan_log_file, read_log, crc32_by_bits
     index     IndexFileTwin (put, select as RocketMQ, with its weak points), query_offset, link_items, walk
     dispatch  index_texts, build_index, recovery_start; build_queues, encode_queue_files
+    expiry    expired_files
     answers   find, first_at_or_after, last_at_or_before (exact); offset_by_time (RocketMQ's)
 """
 
@@ -676,6 +677,30 @@ def encode_queue_files(entries: dict[int, Entry], file_size: int) -> list[bytes]
     """The files of one queue that begins at queue offset 0; what is not written yet is zero."""
     data = b"".join(entries[queue_offset].to_bytes() for queue_offset in range(len(entries)))
     return [data[at : at + file_size].ljust(file_size, b"\0") for at in range(0, len(data), file_size)]
+
+
+# Expiry
+
+
+def expired_files(store: Path, begin: int) -> list[str]:
+    """The queue and index files that RocketMQ deletes when its log begins at this offset, by name from the store.
+
+    Of each queue the leading files whose last entry leads below; the leading index files that end below. Never the
+    last file.
+    """
+    expired = []
+    for kind, entry_size in (("consumequeue", 20), ("batchconsumequeue", 46)):
+        for queue in (store / kind).glob("*/*"):
+            for path in sorted(queue.iterdir())[:-1]:
+                last_entry = path.read_bytes()[-entry_size:]
+                if signed(last_entry[:8]) >= begin:
+                    break
+                expired.append(str(path.relative_to(store)))
+    for path in sorted((store / "index").iterdir())[:-1]:
+        if signed(path.read_bytes()[24:32]) >= begin:
+            break
+        expired.append(str(path.relative_to(store)))
+    return sorted(expired)
 
 
 # Answers

@@ -159,6 +159,24 @@ class TestExpired:
     def test_a_queue_offset_whose_message_is_gone(self, expired):
         assert why(expired.folder, topic="T", queue=0, queue_offset=3) == "expired"
 
+    def test_a_queue_offset_whose_queue_file_is_gone_too(self, expired):
+        queue = expired.folder / "consumequeue" / "T" / "0"
+        for path in sorted(queue.iterdir())[:2]:
+            path.unlink()
+        assert expired.offsets[20] < FILE_SIZE
+        with whence.open(expired.folder) as store:
+            for queue_offset in (3, 19, 20):
+                answer = store.find(topic="T", queue=0, queue_offset=queue_offset)
+                assert (offsets(answer), answer.receipt.why_empty) == ([], "expired")
+                assert answer.receipt.complete and answer.receipt.scanned_bytes == 0
+
+    def test_a_queue_of_which_all_messages_are_gone(self, tmp_path):
+        made = make_store(tmp_path, [*(message(topic="U") for _ in range(15)), *MESSAGES])
+        made.log_files[0].unlink()
+        next((tmp_path / "consumequeue" / "U" / "0").glob("*0000")).unlink()
+        assert why(tmp_path, topic="U", queue=0, queue_offset=3) == "expired"
+        assert why(tmp_path, topic="U", queue=0, queue_offset=14) == "expired"
+
     def test_not_an_id_that_cannot_be_an_offset_id(self, made):
         """Unique ids look like offset ids; in this one the place of the offset holds a negative number."""
         assert why(made.folder, id="7F0000010000AAAAF111222233330001") == "no_such_key"

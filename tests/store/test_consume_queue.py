@@ -169,6 +169,15 @@ def test_entries_whose_messages_have_expired_are_passed_over(tmp_path):
     assert queue.offset_by_time(0, Boundary.UPPER) == 80 - left
 
 
+def test_a_queue_of_which_all_messages_have_expired_keeps_its_end(tmp_path):
+    """A broker goes on there, and a consumer must not be sent back."""
+    made = make_store(tmp_path, [message(topic="TU"[number > 15], at=number) for number in range(80)])
+    made.log_files[0].unlink()
+    assert made.offsets[15] < FILE_SIZE
+    queue = open_queue(tmp_path)
+    assert (queue.begin_offset(), queue.end_offset()) == (16, 16)
+
+
 def test_fillers_lead_to_no_message(tmp_path):
     """A queue that did not begin at offset 0 is filled up to its first message.
 

@@ -22,6 +22,7 @@ from whence.formats.rocketmq.topics import is_system_topic
 from whence.lookup.answer import Answer, LogReceipt, Receipt
 from whence.lookup.cursor import NO_POSITION, decode_cursor, encode_cursor, resume
 from whence.lookup.question import Question, ScanMode
+from whence.store.consume_queue import ConsumeQueue, Entry
 from whence.store.damage import Damage, DamageKind
 from whence.store.index import Segment
 from whence.store.index_file import IndexFile
@@ -126,6 +127,14 @@ def _joined(stores: Sequence[MessageStore], receipts: list[Receipt], *, empty: b
     return joined
 
 
+def _entry_of(queue: ConsumeQueue, queue_offset: int) -> Entry | None:
+    """The entry of a queue offset; None if its file has expired."""
+    try:
+        return queue.entry(queue_offset)
+    except NotFoundError:
+        return None
+
+
 WHY_EMPTY = (
     "damaged",
     "not_indexed",
@@ -228,8 +237,8 @@ class LogSearch:
         try:
             consume_queue = self.store.queue(topic, queue)
             begin, end = consume_queue.begin_offset(), consume_queue.end_offset()
-            if queue_offset < end:
-                entry = consume_queue.entry(queue_offset)
+            entry = _entry_of(consume_queue, queue_offset) if queue_offset < end else None
+            if entry is not None:
                 self._looked = [(entry.physical_offset, entry.end)]
                 if not entry.is_filler:
                     self._step("queue", queue_offset=queue_offset, physical_offset=entry.physical_offset)
@@ -245,8 +254,9 @@ class LogSearch:
             if queue_offset >= end > begin:
                 from_offset = consume_queue.read(consume_queue.entry(end - 1)).physical_offset
                 self._whys.add("beyond_end")
-            elif queue_offset < begin < end:
-                to_offset = consume_queue.read(consume_queue.entry(begin)).physical_offset
+            elif queue_offset < begin:
+                if begin < end:
+                    to_offset = consume_queue.read(consume_queue.entry(begin)).physical_offset
                 self._whys.add("expired")
         except NotFoundError:
             pass

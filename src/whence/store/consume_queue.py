@@ -117,8 +117,8 @@ class ConsumeQueue:
         return self._files.begin_offset // ENTRY_SIZE
 
     def _is_led_to(self, entry: Entry) -> bool:
-        if entry.is_filler:
-            return True
+        if entry.is_filler or entry.physical_offset < self._log.begin_offset:
+            return True  # of a message that has expired, nothing tells otherwise
         try:
             self.read(entry)
         except (FormatError, NotFoundError):
@@ -127,10 +127,11 @@ class ConsumeQueue:
 
     def begin_offset(self) -> int:
         """The first queue offset whose message is still in the log; fillers lead to none."""
+        end = self.end_offset()  # it notices files that have expired
         log_begin = self._log.begin_offset
         return self._first(
             self._files.begin_offset // ENTRY_SIZE,
-            self.end_offset(),
+            end,
             lambda entry: not entry.is_filler and entry.physical_offset >= log_begin,
         )
 
