@@ -119,7 +119,7 @@ def test_an_empty_log_has_nothing_to_let_go_of(tmp_path):
 class TestAges:
     def test_by_record_a_file_was_finished_when_the_record_behind_it_was_stored(self, made):
         """A copy: all files are new."""
-        firsts = {}
+        firsts: dict[int, int] = {}
         for record in made.records:
             firsts.setdefault(record.physical_offset // FILE_SIZE, record.store_timestamp_ms)
         policy = replace(POLICY, age_by=AgeBy.RECORD)
