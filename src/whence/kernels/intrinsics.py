@@ -88,6 +88,17 @@ store_i64 = _storer(I64)
 
 
 @intrinsic
+def order_stores(typing_context: Any) -> Any:
+    """What was stored before this is seen, also by other processes, no later than what is stored behind it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.fence("release")
+        return context.get_dummy_value()
+
+    return types.none(), generate
+
+
+@intrinsic
 def match(typing_context: Any, address: Any, byte: Any) -> Any:
     """Bit i of the result tells whether byte i at ``address`` is ``byte``, for 64 bytes."""
 

@@ -21,6 +21,7 @@ QUEUE = np.dtype(
     [
         ("topic_at", np.int64),  # where its topic's bytes lie in the array of topics
         ("next_offset", np.int64),  # the queue offset that the next entry gets; NOTHING_YET before the first
+        ("physical_end", np.int64),  # behind the message of its last entry; 0 before the first
         ("topic_size", np.int32),
         ("topic_hash", np.int32),
         ("queue", np.int32),
@@ -92,6 +93,7 @@ def number_queues(
             new = queues[queue_count]
             new.topic_at = topics_size
             new.next_offset = NOTHING_YET
+            new.physical_end = 0
             new.topic_size = message.topic_size
             new.topic_hash = message.topic_hash
             new.queue = message.queue
@@ -148,7 +150,8 @@ def place_entries(
     Those of queue ``q`` lie in ``entries`` from entry ``starts[q]`` on, ``counts[q]`` of them (which is zero at
     first), and belong one behind the other up to the queue's ``next_offset``. As in RocketMQ, a queue begins at its
     first message's offset; behind it a message whose offset, not being 0, is taken already is dropped, and any other
-    goes to the end, although its offset may be a later one. An offset that no file can have is dropped, too.
+    goes to the end, although its offset may be a later one. What lies in the log before the last message of the queue
+    was put before, and is dropped; so is an offset that no file can have.
     """
     for row in range(len(messages)):
         if numbers[row] != NO_QUEUE:
@@ -172,7 +175,7 @@ def place_entries(
         message = messages[row]
         queue = queues[number]
         queue_offset = message.queue_offset
-        if queue_offset < 0 or queue_offset > QUEUE_OFFSET_MAX:
+        if queue_offset < 0 or queue_offset > QUEUE_OFFSET_MAX or message.physical_offset < queue.physical_end:
             dropped += 1
             continue
         if queue.next_offset == NOTHING_YET:
@@ -193,6 +196,7 @@ def place_entries(
         store_i64(at + _TAGS_CODE_AT, tags_code)
         counts[number] += 1
         queue.next_offset += 1
+        queue.physical_end = message.physical_offset + message.size
     return dropped, misplaced
 
 

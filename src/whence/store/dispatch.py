@@ -71,9 +71,9 @@ def dispatch_log(
     )
 
 
-def put_items(index: IndexBuilder, batch: Batch) -> None:
-    """Put what a batch has into the index."""
-    items = batch.items
+def put_items(index: IndexBuilder, batch: Batch, skip: int = 0) -> None:
+    """Put what a batch has into the index, but for its first ``skip`` items, which are there."""
+    items = batch.items[skip:]
     index.put(items["key_hash"], items["physical_offset"], items["store_timestamp_ms"])
     if not len(items) or items["message"][-1] != len(batch.messages) - 1:
         index.ask_for_file()  # the last message has no item

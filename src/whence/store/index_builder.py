@@ -1,4 +1,4 @@
-"""IndexBuilder: arrays in, finished index files out. The one engine of dispatch, batch and stream.
+"""IndexBuilder: arrays in, index files out. The one engine of dispatch, batch and stream.
 
     builder = IndexBuilder(folder / "index", DEFAULT_SHAPE, Disk())
     builder.put(key_hashes, physical_offsets, store_timestamps_ms)      again and again, in the order of the log
@@ -8,11 +8,18 @@ The bytes are those that a broker makes when it dispatches the same log, whateve
 only ever appended, while slots are hit at random: so the slots of the one file that is being built are held in memory
 in native order (20 MB), items are linked, encoded and written a chunk at a time, and slots and header follow when the
 file is full. A build needs some tens of megabytes, however long the log is.
+
+A live builder serves readers while it builds: slots and header follow each chunk of items, through a map.
+
+    builder = IndexBuilder(folder / "index", DEFAULT_SHAPE, Disk(), newest, live=True)
+    builder.put(...)                 is found by readers in all processes when this returns
+    builder.flush()                  lasts when this returns; go on
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,22 +29,15 @@ from whence.errors import UsageError
 from whence.files.disk import Disk, DiskFile
 from whence.files.mapped_file import MappedFile
 from whence.files.names import index_name
-from whence.formats.rocketmq.index_file import (
-    FIRST_ITEM,
-    IndexHeader,
-    decode_slots,
-    encode_header,
-    encode_slots,
-    item_position,
-    slot_position,
-)
+from whence.formats.rocketmq.index_file import FIRST_ITEM, IndexHeader, encode_header, item_position
+from whence.store.index_cut import counted_slots, rewrite, write_slots
 from whence.store.index_file import Shape
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHUNK = 65_536  # items that are linked, encoded and written at once: they stay in the cache
-SLOTS_AT_ONCE = 1 << 18
+BLOCK_SIZE = 512  # of what stat() counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +48,61 @@ class BuiltFile:
     header: IndexHeader
 
 
+@dataclass(frozen=True, slots=True)
+class FlushedIndex:
+    """What lasts. ``full``: the newest file that takes no more items; its end is what a checkpoint tells."""
+
+    newest: BuiltFile | None
+    full: BuiltFile | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnflushedIndex:
+    """What was put when this was taken. Any thread may flush it, also while more is put."""
+
+    full: tuple[BuiltFile, ...]
+    newest: BuiltFile | None
+    folder: Path
+    disk: Disk
+
+    def flush(self) -> FlushedIndex:
+        """Wait until all of it is on the disk."""
+        files = [file.path for file in self.full]
+        if self.newest is not None and self.newest.path not in files:
+            files.append(self.newest.path)
+        for path in files:
+            with self.disk.open(path) as file:
+                file.flush()
+        if files:
+            self.disk.flush_folder(self.folder)
+        return FlushedIndex(self.newest, self.full[-1] if self.full else None)
+
+
 class IndexBuilder:
     """Fills one index file after the other. One thread; nobody else writes to the folder.
 
-    ``after`` is the newest file that is there already. If it has room it is gone on with (its slots must lead to
-    counted items only, as they do after a recovery), otherwise the next file inherits its end. What a power failure
-    leaves of an unfinished build is for recovery to judge: until a file is full or :meth:`finish` is called, its
-    header does not count the items that were put.
+    ``after`` is the newest file that is there already. If it has room it is gone on with: what a writer that was
+    killed left in it above the header's count is taken out first. Otherwise the next file inherits its end. What a
+    power failure leaves of an unfinished build is for recovery to judge.
+
+    ``live``: the header counts what was put when :meth:`put` returns, and readers find it. Otherwise it does so once
+    the file is full, or :meth:`finish` is called. ``zone``: the one in which files are named, None for the machine's.
 
     A builder puts what it is given. RocketMQ passes over messages that lie before the end of its index, and puts
-    those of the last message twice: where to go on is the caller's to know.
+    those of the last message twice: where to go on is the caller's to know. After a put that failed, ``put_count``
+    tells how many items were put since the builder was made: those behind them can be put again.
     """
 
-    def __init__(self, folder: Path, shape: Shape, disk: Disk, after: BuiltFile | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        shape: Shape,
+        disk: Disk,
+        after: BuiltFile | None = None,
+        *,
+        live: bool = False,
+        zone: tzinfo | None = UTC,
+    ) -> None:
         if not (0 < shape.slot_capacity < 2**31 and 1 < shape.item_capacity < 2**31):
             raise UsageError(
                 f"no item fits into an index file of {shape.slot_capacity} slots and {shape.item_capacity} items"
@@ -68,12 +110,17 @@ class IndexBuilder:
         self._folder = folder
         self._shape = shape
         self._disk = disk
+        self._live = live
+        self._zone = zone
         self._built: list[BuiltFile] = []
-        self._last_name = None if after is None else after.path.name
+        self._full: list[BuiltFile] = []  # that are not flushed yet
+        self.newest = after  # the newest file that is there, with all that was put
         self._file: DiskFile | None = None
+        self._map: NDArray[np.uint8] | None = None  # of the file, if readers look on
         self._slots = np.zeros(shape.slot_capacity, np.int32)
         self._begin_file(None if after is None else after.header)
         self._is_asked_for = False
+        self.put_count = 0
         if after is not None and after.header.next_item < shape.item_capacity:
             self._go_on_with(after)
 
@@ -95,10 +142,21 @@ class IndexBuilder:
         header = last.header
         self._begin_ms, self._end_ms = header.begin_timestamp_ms, header.end_timestamp_ms
         self._begin_offset, self._end_offset = header.begin_physical_offset, header.end_physical_offset
-        self._slot_count, self._next_item = header.slot_count, header.next_item
-        mapped = MappedFile(last.path)
-        self._slots[:] = decode_slots(mapped.data[slot_position(0) : slot_position(self._shape.slot_capacity)])
-        self._file = self._disk.open(last.path)
+        self._next_item = header.next_item
+        with MappedFile(last.path) as mapped:
+            self._slots = counted_slots(mapped, self._shape, self._next_item)
+            self._slot_count = int(np.count_nonzero(self._slots))
+            self._file = self._disk.open(last.path)
+            try:
+                rewrite(self._file, mapped, self._shape, self._slots, self.header)
+                if self._live:
+                    # Only what has its room on the disk may be written through a map.
+                    if last.path.stat().st_blocks * BLOCK_SIZE < self._shape.file_size:
+                        write_slots(self._file, self._slots)
+                    self._map = _mapped(self._file)
+            except BaseException:
+                self.close()
+                raise
 
     # -- putting ---------------------------------------------------------------------------------------------
 
@@ -119,7 +177,11 @@ class IndexBuilder:
             self.ask_for_file()
             taken = min(count - done, self._shape.item_capacity - self._next_item, CHUNK)
             chunk = slice(done, done + taken)
-            self._put_chunk(key_hashes[chunk], physical_offsets[chunk], store_timestamps_ms[chunk])
+            self._put_chunk(
+                np.ascontiguousarray(key_hashes[chunk], np.int32),
+                np.ascontiguousarray(physical_offsets[chunk], np.int64),
+                np.ascontiguousarray(store_timestamps_ms[chunk], np.int64),
+            )
             done += taken
 
     def ask_for_file(self) -> None:
@@ -130,8 +192,10 @@ class IndexBuilder:
         """
         self._is_asked_for = True
         if self._next_item >= self._shape.item_capacity:
-            self._finish_file()
-            self._begin_file(self._built[-1].header)
+            full = self._finish_file()
+            if self._live:
+                self._full.append(full)
+            self._begin_file(full.header)
             self._slots[:] = 0
 
     def _put_chunk(
@@ -141,53 +205,99 @@ class IndexBuilder:
         store_timestamps_ms: NDArray[np.int64],
     ) -> None:
         """Put items that fit into the file and into the cache."""
-        from whence.kernels.index_items import encode_linked_items
+        from whence.kernels.index_items import encode_linked_items, publish_items, unlink_items
 
         is_first = self._next_item == FIRST_ITEM
         file = self._opened(int(store_timestamps_ms[0]))
-        data, used = encode_linked_items(
+        items = encode_linked_items(
             key_hashes, physical_offsets, store_timestamps_ms, self._begin_ms, self._next_item, self._slots
         )
-        file.write(data, item_position(self._shape.slot_capacity, self._next_item))
+        try:
+            file.write(items.data, item_position(self._shape.slot_capacity, self._next_item))
+        except BaseException:
+            unlink_items(key_hashes, items.previous_items, self._slots)
+            raise
         if is_first:
             self._begin_ms, self._begin_offset = int(store_timestamps_ms[0]), int(physical_offsets[0])
         self._end_ms, self._end_offset = int(store_timestamps_ms[-1]), int(physical_offsets[-1])
-        self._slot_count += used
+        self._slot_count += items.used
         self._next_item += len(key_hashes)
+        self.newest = BuiltFile(file.path, self.header)
+        self.put_count += len(key_hashes)
+        if self._map is not None:
+            publish_items(self._map, key_hashes, self._slots, self.header)
 
     # -- files -----------------------------------------------------------------------------------------------
 
     def _opened(self, first_timestamp_ms: int) -> DiskFile:
         """The file that is being built, made if it is not there yet."""
         if self._file is None:
+            last_name = None if self.newest is None else self.newest.path.name
+            path = self._folder / index_name(first_timestamp_ms, last_name, self._zone)
             self._disk.make_folder(self._folder)
-            self._last_name = index_name(first_timestamp_ms, self._last_name)
-            # A broker's file takes room as it fills, and so does ours: a small log would need 420 MB otherwise.
-            path = self._folder / self._last_name
-            self._file = self._disk.create(path, self._shape.file_size, reserve=False)
+            # Without readers the file takes room as it fills, as a broker's does: a small log would need 420 MB.
+            file = self._disk.create(path, self._shape.file_size, reserve=self._live)
+            try:
+                if self._live:
+                    file.write(encode_header(self.header), 0)
+                    self._map = _mapped(file)
+            except BaseException:
+                file.close()
+                self._disk.remove(path)
+                raise
+            self._file = file
+            self.newest = BuiltFile(path, self.header)
         return self._file
 
-    def _finish_file(self) -> None:
-        """Write slots and header behind the items, and wait until all is on the disk."""
+    def complete(self) -> None:
+        """Make the file that was asked for, if nothing was put into it yet."""
+        if self._is_asked_for:
+            self._opened(self._begin_ms)
+
+    def _finish_file(self) -> BuiltFile:
+        """Let go of a file when all of it is written. Without readers it is flushed here."""
         file = self._opened(self._begin_ms)
-        for first in range(0, len(self._slots), SLOTS_AT_ONCE):  # not all: that would be 20 MB more
-            file.write(encode_slots(self._slots[first : first + SLOTS_AT_ONCE]), slot_position(first))
-        file.write(encode_header(self.header), 0)
-        file.flush()
-        file.close()
-        self._built.append(BuiltFile(file.path, self.header))
-        self._file = None
+        built = BuiltFile(file.path, self.header)
+        if not self._live:
+            write_slots(file, self._slots)
+            file.write(encode_header(self.header), 0)
+            file.flush()
+        self._built.append(built)
+        self.close()
+        return built
+
+    @property
+    def has_full(self) -> bool:
+        """Whether a file became full since the last flush."""
+        return bool(self._full)
+
+    def unflushed(self) -> UnflushedIndex:
+        """What has to be flushed for all to last that a live builder put until now. Taken once, and flushed once."""
+        full, self._full = tuple(self._full), []
+        return UnflushedIndex(full, self.newest, self._folder, self._disk)
+
+    def flush(self) -> FlushedIndex:
+        """Wait until all that a live builder put is on the disk, and go on."""
+        return self.unflushed().flush()
 
     def finish(self) -> list[BuiltFile]:
         """Complete the last file and flush it: all files that were built, oldest first."""
         if self._is_asked_for:
             self._finish_file()
-            self._disk.flush_folder(self._folder)
+            if self._live:
+                self.flush()
+            else:
+                self._disk.flush_folder(self._folder)
         self.close()
         return self._built
 
     def close(self) -> None:
         """Let go of a file that is not finished."""
+        self._map = None
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _mapped(file: DiskFile) -> NDArray[np.uint8]:
+    return np.frombuffer(file.map(), np.uint8)

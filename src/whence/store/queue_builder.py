@@ -1,10 +1,12 @@
-"""QueueBuilder: scanned records in, finished ConsumeQueue files out.
+"""QueueBuilder: scanned records in, ConsumeQueue files out.
 
     builder = QueueBuilder(folder / "consumequeue", 6_000_000, Disk())
     builder.put(data, base_offset, messages)      rows of kernels/scan.py, again and again, in the order of the log
-    built = builder.finish()                      what became of them, flushed
+    builder.write()                               readers find what was put
+    builder.flush()                               what was put lasts; go on
+    built = builder.finish()                      what became of it, flushed
 
-The bytes are those that a broker makes when it dispatches the same log into an empty folder.
+The bytes are those that a broker makes when it dispatches the same log. A queue that is there is gone on with.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from whence.errors import UsageError
+from whence.errors import StoreError, UsageError
 from whence.files.disk import Disk, DiskFile
+from whence.files.folder import is_folder
 from whence.files.names import offset_name
 from whence.formats.hashing import decode_java_utf8
 from whence.formats.rocketmq.consume_queue import ENTRY_SIZE, FILLER
 from whence.formats.rocketmq.topics import DELAY, can_be_folder
+from whence.store.queue_files import QueueTail, queue_tail
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,6 +45,23 @@ class BuiltQueues:
     without_folder: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class UnflushedQueues:
+    """What was written when this was taken. Any thread may flush it, also while more is written."""
+
+    paths: tuple[Path, ...]
+    folders: tuple[Path, ...]
+    disk: Disk
+
+    def flush(self) -> None:
+        """Wait until all of it is on the disk. Linux tells an error of writing to who asks, whoever wrote."""
+        for path in self.paths:
+            with self.disk.open(path) as file:
+                file.flush()
+        for folder in self.folders:
+            self.disk.flush_folder(folder)
+
+
 class _Queue:
     """One queue on disk: where its next entry is written, and what waits for that."""
 
@@ -53,10 +74,10 @@ class _Queue:
 
 
 class QueueBuilder:
-    """Makes the files of all queues side by side. One thread; the folder is empty at first.
+    """Makes the files of all queues side by side. One thread; nobody else writes to the folder.
 
     A file takes room as it is written, so that a thousand queues of a few messages are small. At most
-    OPEN_FILES_MAX are open at once.
+    OPEN_FILES_MAX are open at once. After an error no more can be put: what is on disk is for recovery to judge.
     """
 
     def __init__(self, folder: Path, file_size: int, disk: Disk) -> None:
@@ -77,7 +98,10 @@ class QueueBuilder:
         self._queues: dict[int, _Queue] = {}
         self._without_folder: dict[str, None] = {}
         self._open: OrderedDict[Path, DiskFile] = OrderedDict()
+        self._pending: list[_Queue] = []
         self._pending_size = 0
+        self._unflushed: dict[Path, None] = {}
+        self._changed_folders: dict[Path, None] = {}
         self._entry_count = self._dropped_count = self._misplaced_count = 0
 
     # -- putting ---------------------------------------------------------------------------------------------
@@ -99,7 +123,7 @@ class QueueBuilder:
         for number, start, count in places:
             self._add(number, entries.data[ENTRY_SIZE * start : ENTRY_SIZE * (start + count)])
         if self._pending_size >= PENDING_MAX:
-            self._write_pending()
+            self.write()
 
     def _number(self, data: NDArray[np.uint8], base_offset: int, messages: NDArray[np.void]) -> NDArray[np.int32]:
         """The number of each message's queue, new ones included; NO_QUEUE for what enters none."""
@@ -140,7 +164,7 @@ class QueueBuilder:
             self._topics = np.concatenate([self._topics, np.empty(len(self._topics) + topic_size, np.uint8)])
 
     def _name(self, number: int) -> None:
-        """Find the folder of a new queue, if there can be one.
+        """Find the folder of a new queue, if there can be one, and where the queue goes on if it is there.
 
         Bytes that are not UTF-8 may be one topic to Java although they differ: the first such queue owns the folder.
         """
@@ -149,29 +173,68 @@ class QueueBuilder:
         known = self._known[number]
         topic_at, topic_size = int(known["topic_at"]), int(known["topic_size"])
         topic = decode_java_utf8(self._topics[topic_at : topic_at + topic_size].tobytes())
-        self._places.append((topic, int(known["queue"])))
-        if can_be_folder(topic):
-            known["owner"] = self._owners.setdefault(self._places[number], number)
-            known["is_delayed"] = topic == DELAY
-        else:
+        place = (topic, int(known["queue"]))
+        self._places.append(place)
+        if not can_be_folder(topic):
             known["owner"] = NO_QUEUE
             self._without_folder[topic] = None
+            return
+        known["owner"] = self._owners.setdefault(place, number)
+        known["is_delayed"] = topic == DELAY
+        tail = self._tail(*place)
+        if tail is not None and known["owner"] == number:
+            for path in tail.unused:
+                self._disk.remove(path)
+            if tail.is_begun:
+                known["next_offset"] = tail.position // ENTRY_SIZE
+                known["physical_end"] = 0 if tail.last is None else tail.last["physical_offset"] + tail.last["size"]
+                self._queues[number] = _Queue(self._queue_folder(*place), tail.position)
 
     def _add(self, number: int, entries: memoryview) -> None:
         queue = self._queues.get(number)
         if queue is None:
             first = int(self._known["next_offset"][number]) * ENTRY_SIZE - len(entries)
             queue = self._queues[number] = self._begin_queue(number, first)
+        if not queue.pending:
+            self._pending.append(queue)
         queue.pending.append(entries)
         self._pending_size += len(entries)
         self._entry_count += len(entries) // ENTRY_SIZE
+
+    # -- queues that are there -------------------------------------------------------------------------------
+
+    def end_offset(self, topic: str, queue: int) -> int:
+        """The queue offset that the next message of a queue gets.
+
+        Another thread may ask, of a queue into which nothing is being put meanwhile.
+        """
+        from whence.kernels.queues import NOTHING_YET
+
+        number = self._owners.get((topic, queue))
+        if number is not None and self._known["next_offset"][number] != NOTHING_YET:
+            return int(self._known["next_offset"][number])
+        tail = self._tail(topic, queue) if can_be_folder(topic) else None
+        return 0 if tail is None else tail.position // ENTRY_SIZE
+
+    def _tail(self, topic: str, queue: int) -> QueueTail | None:
+        folder = self._queue_folder(topic, queue)
+        if not is_folder(folder):
+            return None
+        tail = queue_tail(folder)
+        if tail.is_begun and tail.file_size != self._file_size:
+            raise StoreError(
+                f"{folder}: its files have {tail.file_size} bytes; they cannot go on with {self._file_size}"
+            )
+        return tail
+
+    def _queue_folder(self, topic: str, queue: int) -> Path:
+        return self._folder / topic / str(queue)
 
     # -- files -----------------------------------------------------------------------------------------------
 
     def _begin_queue(self, number: int, position: int) -> _Queue:
         """Begin a queue at this position: fillers take the room before it in its first file."""
-        topic, queue_number = self._places[number]
-        folder = self._folder / topic / str(queue_number)
+        folder = self._queue_folder(*self._places[number])
         self._disk.make_folder(folder)
         before = position % self._file_size
         queue = _Queue(folder, position - before)
@@ -179,11 +242,12 @@ class QueueBuilder:
             self._write(queue, memoryview(FILLER * (before // ENTRY_SIZE)))
         return queue
 
-    def _write_pending(self) -> None:
-        for queue in self._queues.values():
-            if queue.pending:
-                self._write(queue, memoryview(b"".join(queue.pending)))
-                queue.pending.clear()
+    def write(self) -> None:
+        """Write what was put and waits for more."""
+        for queue in self._pending:
+            self._write(queue, memoryview(b"".join(queue.pending)))
+            queue.pending.clear()
+        self._pending.clear()
         self._pending_size = 0
 
     def _write(self, queue: _Queue, data: memoryview) -> None:
@@ -193,10 +257,10 @@ class QueueBuilder:
             taken = min(len(data), self._file_size - position)
             file = self._opened(path, is_new=position == 0)
             file.write(data[:taken], position)
+            self._unflushed[path] = None
             queue.position += taken
             data = data[taken:]
             if position + taken == self._file_size:
-                file.flush()
                 file.close()
                 del self._open[path]
 
@@ -204,21 +268,30 @@ class QueueBuilder:
         file = self._open.get(path)
         if file is None:
             if len(self._open) >= OPEN_FILES_MAX:
-                # Not flushed here: finish() opens it again for that, and Linux tells an error of writing to who asks.
                 self._open.popitem(last=False)[1].close()
-            file = self._disk.create(path, self._file_size, reserve=False) if is_new else self._disk.open(path)
+            if is_new:
+                file = self._disk.create(path, self._file_size, reserve=False)
+                self._changed_folders[path.parent] = None
+            else:
+                file = self._disk.open(path)
             self._open[path] = file
         self._open.move_to_end(path)
         return file
 
+    def unflushed(self) -> UnflushedQueues:
+        """What has to be flushed for all to last that was written until now. Taken once, and flushed once."""
+        paths, self._unflushed = tuple(self._unflushed), {}
+        folders, self._changed_folders = tuple(self._changed_folders), {}
+        return UnflushedQueues(paths, folders, self._disk)
+
+    def flush(self) -> None:
+        """Write what waits, wait until all that was put is on the disk, and go on."""
+        self.write()
+        self.unflushed().flush()
+
     def finish(self) -> BuiltQueues:
         """Write what waits, and flush all."""
-        self._write_pending()
-        for queue in self._queues.values():
-            position = queue.position % self._file_size
-            if position:
-                self._opened(queue.folder / offset_name(queue.position - position), is_new=False).flush()
-            self._disk.flush_folder(queue.folder)
+        self.flush()
         self.close()
         return BuiltQueues(
             len(self._queues),

@@ -1,0 +1,125 @@
+"""The files of one queue on disk: where they end, and how they are cut.
+
+Entries are written one behind the other, and what follows the last one is zero: so the first entry that is not
+written ends a queue. Physical offsets rise along it, for it is dispatched in the order of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from whence.files.disk import Disk
+from whence.files.file_sequence import FileSequence
+from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY, FILLER
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ZEROED_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTail:
+    """Where a queue ends: its next entry lies at ``position`` of all its files together.
+
+    ``last``: its last entry; None if it has none, or fillers alone. ``is_begun``: whether anything is written.
+    ``unused``: files behind the end, which hold nothing.
+    """
+
+    position: int
+    last: Any
+    is_begun: bool
+    file_size: int
+    unused: tuple[Path, ...]
+
+
+def queue_tail(folder: Path, entry: np.dtype[np.void] = ENTRY) -> QueueTail:
+    """The end of the queue that is in a folder; ``entry`` is ENTRY or BATCH_ENTRY."""
+    files = FileSequence(folder)
+    unused: list[Path] = []
+    try:
+        for base in reversed(files.bases):
+            entries = _entries(files, base, entry)
+            count = first_row(len(entries), lambda row, entries=entries: not is_written(entries[row]))  # type: ignore[misc]
+            if count:
+                last = None if entries[count - 1].tobytes() == FILLER else entries[count - 1].copy()
+                return QueueTail(base + count * entry.itemsize, last, True, files.file_size, tuple(unused))
+            unused.append(files.path_of(base))
+        return QueueTail(files.begin_offset, None, False, files.file_size, tuple(unused))
+    finally:
+        files.close()
+
+
+def cut_queue(folder: Path, physical_offset: int, disk: Disk, entry: np.dtype[np.void] = ENTRY) -> bool:
+    """Cut the entries that lead to this physical offset or behind it; whether there was something to cut.
+
+    From the last file backwards: a file of such entries alone is removed, unless it is the first one, whose name
+    keeps the queue's offset. In the others zeros take their place, up to the end of the file, for nothing is ever
+    made shorter that somebody may have mapped. What was cut is flushed.
+    """
+    files = FileSequence(folder)
+    is_cut = False
+    try:
+        for base in reversed(files.bases):
+            entries = _entries(files, base, entry)
+            count = first_row(len(entries), lambda row, entries=entries: not is_written(entries[row]))  # type: ignore[misc]
+            kept = count
+            if count and entries["physical_offset"][count - 1] >= physical_offset:
+                kept = int(np.argmax(entries["physical_offset"][:count] >= physical_offset))
+            if kept == 0 and base != files.begin_offset:
+                disk.remove(files.path_of(base))
+                is_cut = True
+                continue
+            is_cut |= _zero(files, base, kept * entry.itemsize, disk)
+            if kept:
+                break
+        if is_cut:
+            disk.flush_folder(folder)
+    finally:
+        files.close()
+    return is_cut
+
+
+def _zero(files: FileSequence, base: int, position: int, disk: Disk) -> bool:
+    """Write zeros over what is not zero from here to the end of a file; whether there was something."""
+    mapped = files.file(base)
+    is_changed = False
+    with disk.open(mapped.path) as file:
+        while (position := mapped.next_data(position)) < mapped.size:
+            size = min(ZEROED_AT_ONCE, mapped.size - position)
+            if any(mapped.data[position : position + size]):
+                file.write(bytes(size), position)
+                is_changed = True
+            position += size
+        if is_changed:
+            file.flush()
+    return is_changed
+
+
+def _entries(files: FileSequence, base: int, entry: np.dtype[np.void]) -> NDArray[np.void]:
+    data = files.file(base).data
+    return np.frombuffer(data, entry, len(data) // entry.itemsize)
+
+
+def is_written(row: Any) -> bool:
+    """Whether an entry is there, as RocketMQ tells it."""
+    if row["physical_offset"] < 0 or row["size"] <= 0:
+        return False
+    return row.dtype != BATCH_ENTRY or bool(row["base_offset"] >= 0 and row["message_count"] > 0)
+
+
+def first_row(count: int, holds: Callable[[int], bool]) -> int:
+    """The first of ``count`` rows for which this holds, and so for all behind it; else ``count``."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
