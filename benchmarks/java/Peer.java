@@ -21,6 +21,9 @@ final class Peer {
         void prepare(int round) {}
 
         abstract long run() throws Exception;
+
+        /** Ends what the run began; not timed either. */
+        void finish() {}
     }
 
     private Peer() {}
@@ -41,6 +44,7 @@ final class Peer {
             long check = task.run();
             wall = System.nanoTime() - wall - task.uncounted;
             cpu = system.getProcessCpuTime() - cpu - task.uncounted;
+            task.finish();
             out.println("peer " + wall + " " + cpu + " " + check);
         }
         Runtime.getRuntime().halt(0); // no shutdown hooks: the store behind a task was never started

@@ -29,12 +29,15 @@ class DiskFile:
 
     def write(self, data: Buffer, position: int) -> None:
         """Write all of ``data``: where the disk takes less at a time, in several steps."""
-        left = memoryview(data).cast("B")
-        with _named(self.path, "cannot be written"):
-            while left:
-                written = self._disk.pwrite(self.path, self.descriptor, left, position)
+        left = memoryview(data)
+        if left.nbytes != len(left):
+            left = left.cast("B")
+        try:  # a message a call comes through here: the context manager of the others takes 0.5 us
+            while (written := self._disk.pwrite(self.path, self.descriptor, left, position)) < len(left):
                 left = left[written:]
                 position += written
+        except OSError as error:
+            raise _error(self.path, "cannot be written", error) from error
 
     def flush(self) -> None:
         """Wait until all that was written is on the disk."""
@@ -169,4 +172,8 @@ def _named(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"{path}: {what}: {error.strerror or error}") from error
+        raise _error(path, what, error) from error
+
+
+def _error(path: Path, what: str, error: OSError) -> StoreError:
+    return StoreError(f"{path}: {what}: {error.strerror or error}")

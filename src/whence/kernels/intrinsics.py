@@ -74,7 +74,9 @@ def _storer(kind: ir.IntType) -> Any:
     def typed(typing_context: Any, address: Any, value: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             address, value = arguments
-            value = builder.bswap(builder.trunc(value, kind) if kind.width < 64 else value)
+            value = builder.trunc(value, kind) if kind.width < 64 else value
+            if kind.width > 8:
+                value = builder.bswap(value)
             builder.store(value, builder.inttoptr(address, kind.as_pointer()), align=1)
             return context.get_dummy_value()
 
@@ -83,7 +85,9 @@ def _storer(kind: ir.IntType) -> Any:
     return intrinsic(typed)
 
 
-store_i32 = _storer(I32)  # big-endian, as the formats want them; what does not fit is cut off
+store_i8 = _storer(I8)  # big-endian, as the formats want them; what does not fit is cut off
+store_i16 = _storer(I16)
+store_i32 = _storer(I32)
 store_i64 = _storer(I64)
 
 
@@ -96,6 +100,19 @@ def order_stores(typing_context: Any) -> Any:
         return context.get_dummy_value()
 
     return types.none(), generate
+
+
+@intrinsic
+def copy_bytes(typing_context: Any, target: Any, source: Any, size: Any) -> Any:
+    """Copy ``size`` bytes between two addresses; the stretches must not overlap."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, source, size = arguments
+        pointers = (builder.inttoptr(address, I8.as_pointer()) for address in (target, source))
+        cgutils.raw_memcpy(builder, *pointers, size, 1)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64, types.int64), generate
 
 
 @intrinsic

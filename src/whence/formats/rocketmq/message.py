@@ -110,8 +110,9 @@ class MessageHead(NamedTuple):
     body_size: int
 
 
-_HEADS = {bits: struct_of(whole_head(bits)) for bits in (0x00, 0x10, 0x20, 0x30)}
-_IPV4_HEAD = _HEADS[0]
+HEADS = {bits: struct_of(whole_head(bits)) for bits in (0x00, 0x10, 0x20, 0x30)}
+"""The layout of ``MessageHead``, by the bits of sysFlag that tell what the hosts are (HOSTS_MASK)."""
+_IPV4_HEAD = HEADS[0]
 _START = struct.Struct(">ii")
 _I2 = struct.Struct(">h")
 _TOPIC_SIZES = {1: struct.Struct(">b"), 2: _I2}
@@ -332,7 +333,7 @@ def decode_message(data: Buffer, position: int = 0) -> tuple[Message, int]:
     try:
         head = MessageHead._make(layout.unpack_from(data, position))
         if head.sys_flag & HOSTS_MASK:
-            layout = _HEADS[head.sys_flag & HOSTS_MASK]
+            layout = HEADS[head.sys_flag & HOSTS_MASK]
             head = MessageHead._make(layout.unpack_from(data, position))
     except (struct.error, OverflowError):
         raise _no_record(data, position) from None
@@ -402,7 +403,7 @@ def verify_message(data: Buffer, position: int, message: Message) -> None:
 
 def record_size(topic_size: int, body_size: int, properties_size: int, sys_flag: int, version: int) -> int:
     """How many bytes a record takes."""
-    return _HEADS[sys_flag & HOSTS_MASK].size + body_size + version + topic_size + _I2.size + properties_size
+    return HEADS[sys_flag & HOSTS_MASK].size + body_size + version + topic_size + _I2.size + properties_size
 
 
 def encode_message(message: Message) -> bytes:
@@ -411,7 +412,7 @@ def encode_message(message: Message) -> bytes:
     topic = message.topic.encode("utf-8")
     record = b"".join(
         (
-            pack(_HEADS[head.sys_flag & HOSTS_MASK], *head),
+            pack(HEADS[head.sys_flag & HOSTS_MASK], *head),
             message.stored_body,
             pack(_TOPIC_SIZES[message.version], len(topic)),
             topic,

@@ -96,8 +96,12 @@ def add_record_crc(message: Message) -> Message:
     size = message.size - len(message.properties_data) + len(properties_data) + RECORD_CRC_SIZE
     head = message.head._replace(size=size)
 
-    def with_crc(crc: int) -> Message:
-        crc_property = encode_properties({RECORD_CRC: f"{crc:010d}"[::-1]})
-        return Message(head, message.topic, message.stored_body, properties_data + crc_property)
+    def with_crc(covered: bytes) -> Message:
+        return Message(head, message.topic, message.stored_body, properties_data + encode_record_crc(covered))
 
-    return with_crc(crc32(encode_message(with_crc(0))[:-RECORD_CRC_SIZE]))
+    return with_crc(encode_message(with_crc(b""))[:-RECORD_CRC_SIZE])
+
+
+def encode_record_crc(covered: bytes) -> bytes:
+    """The property that ends a record: the CRC of all bytes before it."""
+    return encode_properties({RECORD_CRC: f"{crc32(covered):010d}"[::-1]})

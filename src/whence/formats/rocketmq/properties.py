@@ -34,6 +34,9 @@ ORIGIN_ID = "ORIGIN_MESSAGE_ID"
 TRANSACTION_ID = "__transactionId__"
 INNER_COUNT = "INNER_NUM"
 INNER_BASE = "INNER_BASE"
+LIGHT_QUEUES = "INNER_MULTI_DISPATCH"
+LIGHT_QUEUE_OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
+WAIT = "WAIT"
 
 
 def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
@@ -48,20 +51,29 @@ def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
     """The properties as RocketMQ 5.x writes them. What could not be read back is refused."""
+    data = encode_text(join_properties(properties))
+    if len(data) > PROPERTIES_SIZE_MAX:
+        raise UsageError(f"properties take {len(data)} bytes; {PROPERTIES_SIZE_MAX} fit")
+    return data
+
+
+def join_properties(properties: Mapping[str, str]) -> str:
+    """The text of the properties, however long it is."""
     for name, value in properties.items():
         if not name or not value or NAME_END in name or VALUE_END in name or VALUE_END in value:
             raise UsageError(
                 f"property {name!r} = {value!r} cannot be stored: name and value must not be empty, "
                 "nor hold the bytes 01 (in the name) and 02, which separate them"
             )
-    text = "".join(f"{name}{NAME_END}{value}{VALUE_END}" for name, value in properties.items())
+    return "".join(f"{name}{NAME_END}{value}{VALUE_END}" for name, value in properties.items())
+
+
+def encode_text(text: str) -> bytes:
+    """The bytes of a text of properties."""
     try:
-        data = text.encode("utf-8")
+        return text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise UsageError(f"a property holds half a character (a lone surrogate): {text!r}") from error
-    if len(data) > PROPERTIES_SIZE_MAX:
-        raise UsageError(f"properties take {len(data)} bytes; {PROPERTIES_SIZE_MAX} fit")
-    return data
 
 
 def split_keys(keys: str) -> list[str]:
