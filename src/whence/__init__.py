@@ -17,7 +17,8 @@ from whence.errors import (
 )
 
 if TYPE_CHECKING:
-    from whence.door import Store
+    from whence.door import Store, WritableStore
+    from whence.door import create_store as create
     from whence.door import open_store as open
 
 __version__ = "0.1.0.dev0"
@@ -30,19 +31,21 @@ __all__ = [
     "NotFoundError",
     "SealedError",
     "Store",
+    "WritableStore",
     "StoreError",
     "TruncatedError",
     "UnsupportedError",
     "UsageError",
     "WhenceError",
+    "create",
     "open",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Load the door when it is touched: ``whence --version`` and an early Ctrl-C need none of it."""
-    if name in ("open", "Store"):
+    if name in ("open", "create", "Store", "WritableStore"):
         from whence import door
 
-        return door.open_store if name == "open" else door.Store
+        return getattr(door, {"open": "open_store", "create": "create_store"}.get(name, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,10 +1,10 @@
-"""Store: what ``whence.open`` gives."""
+"""Store and WritableStore: what ``whence.open`` and ``whence.create`` give."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 from urllib.parse import unquote, urlsplit
@@ -13,6 +13,7 @@ from whence.errors import NotFoundError, UsageError
 from whence.files.disk import Disk
 from whence.files.folder import is_folder
 from whence.files.lock import StoreLock
+from whence.formats.rocketmq.host import parse_host
 from whence.lookup import search
 from whence.lookup.answer import Answer
 from whence.lookup.explain import Explanation, Recorder
@@ -22,7 +23,11 @@ from whence.store.index_file import Shape
 from whence.store.message_store import Dialect, MessageStore
 
 if TYPE_CHECKING:
+    from whence.errors import StoreError
     from whence.store.expiry import Expired
+    from whence.store.owned_store import OwnedStore
+    from whence.store.ownership import Ownership
+    from whence.store.recovery import Recovered
 
 PLATFORMS = ("linux", "darwin")
 
@@ -53,6 +58,65 @@ def open_stores(
     return Store([_open_folder(path, slots, items, dialect) for path in paths])
 
 
+def create_store(
+    path: str | Path,
+    *,
+    flush: str = "async",
+    file_size: int | None = None,
+    queue_file_size: int | None = None,
+    slots: int | None = None,
+    items: int | None = None,
+    dialect: str | None = None,
+    log_folders: Sequence[str | Path] | None = None,
+    store_host: str = "127.0.0.1:10911",
+    message_size_max: int = 4 * 1048576,
+    record_crc: bool = False,
+    warm_up: bool = False,
+    flush_timeout_s: float = 5.0,
+    adopt: bool = False,
+    disk: Disk | None = None,
+    clock: Callable[[], int] | None = None,
+) -> WritableStore:
+    """Make a store that can be written, or go on with it; nobody else can write to it meanwhile.
+
+    ``flush``: with "async" an append returns when the message is in the log, which a crash of the process does not
+    harm but a power failure within the next half second may; with "sync" it returns when the message is on the disk.
+
+    ``file_size``, ``queue_file_size``, ``slots``, ``items`` and ``dialect`` are RocketMQ's (1 GiB, 6,000,000 bytes,
+    5,000,000, 20,000,000, 5.5) unless they are given when the store is made. ``log_folders``: several disks for the
+    log. ``store_host``: what offset ids name. ``record_crc``: a checksum over all of each record, not its body alone.
+    ``warm_up``: write the log's files once before they are used. ``adopt``: take over a store that whence did not
+    make. ``disk`` and ``clock`` (milliseconds) are for tests.
+    """
+    from whence.store.flusher import FlushMode
+    from whence.store.owned_store import Options, now_ms, own_store
+
+    if sys.platform != "linux":
+        raise UsageError(f"whence writes stores on Linux, not on {sys.platform}")
+    if flush not in list(FlushMode):
+        raise UsageError(f"flush={flush!r} is neither async nor sync")
+    given = {
+        "file_size": file_size,
+        "queue_file_size": queue_file_size,
+        "slots": slots,
+        "items": items,
+        "dialect": None if dialect is None else _dialect(dialect),
+        "log_folders": None if log_folders is None else tuple(map(str, log_folders)),
+    }
+    options = Options(
+        flush=FlushMode(flush),
+        flush_timeout_s=flush_timeout_s,
+        store_host=parse_host(store_host),
+        message_size_max=message_size_max,
+        record_crc=record_crc,
+        warm_up=warm_up,
+    )
+    folder = _folder_of(path).absolute()
+    named = {name: value for name, value in given.items() if value is not None}
+    owned = own_store(folder, named, options, adopt=adopt, disk=disk, clock=clock or now_ms)
+    return WritableStore(owned)
+
+
 def expire_store(
     path: str | Path,
     *,
@@ -73,16 +137,17 @@ def expire_store(
     from whence.store.expiry import Expiry
     from whence.store.expiry_policy import ALL_HOURS, AgeBy, ExpiryPolicy
 
-    folder, log_folders = _store_folder(path)
+    folder, ownership = _store_folder(path)
     if by not in list(AgeBy):
         raise UsageError(f"age by {by!r} is not one of {', '.join(AgeBy)}")
     policy = ExpiryPolicy(parse_age(older_than), ALL_HOURS, batch_max=None, age_by=AgeBy(by))
     archive = None if archive is None else Path(archive)
+    log_folders = () if ownership is None else ownership.settings.log_paths(folder)
     expiry = Expiry(folder, policy, disk or Disk(), log_folders=log_folders, archive=archive)
     now_ms = int(clock() * 1000)
     if dry_run:
         return expiry.plan(now_ms)
-    if not in_place and not (folder / "whence.json").exists():
+    if not in_place and ownership is None:
         raise UsageError(
             f"{folder}: is not a store that whence made, and this would change it; say --in-place to allow that, "
             "or --dry-run to see what would go"
@@ -99,36 +164,49 @@ def _open_folder(path: str | Path, slots: int | None, items: int | None, dialect
     if slots is not None and items is not None and (slots < 1 or items < 2):
         raise UsageError(f"--slots {slots} --items {items}: an index file has at least 1 slot and 2 items")
     shape = None if slots is None or items is None else Shape(slots, items)
-    if dialect is not None and dialect not in list(Dialect):
-        raise UsageError(f"dialect {dialect!r} is not one of {', '.join(Dialect)}")
-    folder, log_folders = _store_folder(path)
-    return MessageStore(folder, shape, Dialect(dialect) if dialect else None, log_folders)
+    asked_dialect = None if dialect is None else _dialect(dialect)
+    folder, ownership = _store_folder(path)
+    if ownership is None:
+        return MessageStore(folder, shape, asked_dialect)
+    return _open_owned(folder, ownership, shape, asked_dialect)
 
 
-def _store_folder(path: str | Path) -> tuple[Path, list[Path]]:
-    """The folder of a RocketMQ store, and those of its log, if they are elsewhere; NotFoundError if it is none."""
+def _open_owned(
+    folder: Path, ownership: Ownership, shape: Shape | None = None, dialect: Dialect | None = None
+) -> MessageStore:
+    """A store that whence made, for reading. What it noted of the log tells that it does not end before that."""
+    from whence.store.ownership import is_same_log
+
+    store = MessageStore(folder, shape, dialect, ownership.settings.log_paths(folder))
+    if is_same_log(store.commit_log, ownership.flushed):
+        store.commit_log.known_boundary = ownership.flushed.queues
+    return store
+
+
+def _store_folder(path: str | Path) -> tuple[Path, Ownership | None]:
+    """The folder of a RocketMQ store, and what whence noted of it, if it is whence's; NotFoundError if it is none."""
     folder = _folder_of(path)
     if not is_folder(folder):
         raise NotFoundError(f"{folder}: there is no such folder")
-    log_folders = _log_folders(folder)
-    if not log_folders and not is_folder(folder / "commitlog"):
+    ownership = None
+    if (folder / "whence.json").exists():
+        from whence.store.ownership import read_ownership
+
+        ownership = read_ownership(folder)
+    if ownership is None and not is_folder(folder / "commitlog"):
         hint = ""
         if folder.name == "commitlog":
             hint = f"; give the folder above it, {folder.parent}"
         elif is_folder(folder / "store" / "commitlog"):
             hint = f"; did you mean {folder / 'store'}?"
         raise NotFoundError(f"{folder}: is no RocketMQ store, for it has no folder commitlog/{hint}")
-    return folder, log_folders
+    return folder, ownership
 
 
-def _log_folders(folder: Path) -> list[Path]:
-    """The folders of the log of a store that whence made with several."""
-    if not (folder / "whence.json").exists():
-        return []
-    from whence.store.ownership import read_ownership
-
-    ownership = read_ownership(folder)
-    return [] if ownership is None else ownership.settings.log_paths(folder)
+def _dialect(text: str) -> Dialect:
+    if text not in list(Dialect):
+        raise UsageError(f"dialect {text!r} is not one of {', '.join(Dialect)}")
+    return Dialect(text)
 
 
 def _folder_of(path: str | Path) -> Path:
@@ -142,7 +220,7 @@ def _folder_of(path: str | Path) -> Path:
 
 
 class Store:
-    """One or several opened stores. Read-only; for one thread; closes with ``with`` or :meth:`close`."""
+    """One or several opened stores, to be asked; for one thread; closes with ``with`` or :meth:`close`."""
 
     def __init__(self, stores: list[MessageStore], clock: Callable[[], float] = time.time) -> None:
         self.stores = stores
@@ -182,3 +260,49 @@ class Store:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+class WritableStore(Store):
+    """What ``whence.create`` gives: a store to append to and to ask. Threads may append side by side."""
+
+    def __init__(self, owned: OwnedStore) -> None:
+        settings = owned.settings
+        super().__init__([_open_owned(owned.folder, owned.ownership, settings.shape, settings.dialect)])
+        self._owned = owned
+        # Bound here and not defined below: one call less for each message.
+        self.append = owned.appender.append
+        self.append_batch = owned.appender.append_batch
+        self.append_client_batch = owned.appender.append_client_batch
+        self.append_inner_batch = owned.appender.append_inner_batch
+
+    @property
+    def recovered(self) -> Recovered:
+        """What was found, and cut, when the store was opened."""
+        return self._owned.recovered
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why the store takes no more messages; None if it does."""
+        return self._owned.failure
+
+    @property
+    def dispatch_lag(self) -> int:
+        """Bytes of the log that are not in queues and index yet. They are found all the same: by a scan."""
+        return self._owned.dispatcher.lag
+
+    def make_topic(self, topic: str, queues: int = 4, attributes: Mapping[str, str] | None = None) -> None:
+        """Make a topic with so many queues, or give it more. An append to a topic that is not there makes it, too."""
+        self._owned.topics.make(topic, queues, attributes)
+
+    def wait_dispatched(self, timeout_s: float | None = None) -> bool:
+        """Wait until all that is appended by now is in queues and index; False if the time is up."""
+        return self._owned.wait_dispatched(timeout_s)
+
+    def flush(self) -> None:
+        """Wait until all that was appended by now is on the disk, in log, queues and index."""
+        self._owned.flush()
+
+    def close(self) -> None:
+        """Dispatch and flush all that is left. What makes that impossible is raised, and the next start recovers."""
+        super().close()
+        self._owned.close()

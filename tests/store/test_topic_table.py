@@ -9,7 +9,7 @@ from whence.store.topic_table import TopicTable
 
 
 def table(folder):
-    return TopicTable(folder, UnflushedDisk(), lambda: 1_700_000_000.5)
+    return TopicTable(folder, UnflushedDisk(), lambda: 1_700_000_000_500)
 
 
 def written(folder):

@@ -35,6 +35,7 @@ class CommitLog:
     def __init__(self, folder: Path, *more: Path) -> None:
         self._files = FileSequence(folder, *more)
         self._budget = PlainBudget()
+        self.known_boundary = 0  # an offset before which the log surely goes, and at which a record begins or will
         self._end = -1
         self._last = -1
         self._seen_head = b""
@@ -162,7 +163,7 @@ class CommitLog:
             return 0
         if self._end < 0 or self._last_head() != self._seen_head:
             self._end = self.last_written_base()  # the first look, or the log was cut since the last one
-        self._end = max(self._end, boundary)
+        self._end = max(self._end, boundary, self.known_boundary)
         while (base := self._files.base_of(self._end)) is not None:
             file = self._file(base)
             stopped = file.walk(self._end - base, self._files.file_size)

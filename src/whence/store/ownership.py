@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from whence.errors import CorruptError, NotFoundError, UnsupportedError, UsageError, WhenceError
+from whence.errors import CorruptError, FormatError, NotFoundError, UnsupportedError, UsageError, WhenceError
 from whence.files.disk import Disk
 from whence.files.lock import lock_holder
 from whence.files.mapped_file import read_whole
@@ -30,7 +30,9 @@ from whence.files.names import OFFSET_MAX, is_digits
 from whence.formats.rocketmq.consume_queue import ENTRY_SIZE
 from whence.formats.rocketmq.index_file import IndexHeader
 from whence.formats.rocketmq.message import RECORD_SIZE_MIN
+from whence.store.commit_log import CommitLog
 from whence.store.index_file import DEFAULT_SHAPE, IndexFile, Shape
+from whence.store.log_file import HEAD_SIZE
 from whence.store.message_store import Dialect
 
 NAME = "whence.json"
@@ -109,6 +111,14 @@ class Ownership:
         disk.replace(folder / NAME, (json.dumps(document, indent=1) + "\n").encode())
 
 
+def is_same_log(log: CommitLog, flushed: Flushed) -> bool:
+    """Whether the log up to the flushed point is still the one that was flushed: then a record ends there."""
+    offset = flushed.last_record_offset
+    if offset < log.begin_offset:
+        return True  # nothing was flushed yet, or all of it has expired
+    return log.raw(offset, HEAD_SIZE) == flushed.last_record
+
+
 def sidecar_of(folder: Path) -> Path:
     """The folder beside a store for all that is not RocketMQ's."""
     return folder.with_name(folder.name + ".whence")
@@ -125,11 +135,15 @@ def is_indexed_by_us(folder: Path, files: Sequence[IndexFile]) -> bool:
         return False
     if ownership is None:
         return False
+    if ownership.writer > 0 and lock_holder(folder / "lock") == ownership.writer:
+        return True
     name, newest = ownership.flushed.index_name, ownership.flushed.index_header
-    headers = {file.path.name: file.header() for file in files}
-    if headers.get(name) == newest:
-        return all(header.end_physical_offset <= newest.end_physical_offset for header in headers.values())
-    return ownership.writer > 0 and lock_holder(folder / "lock") == ownership.writer
+    try:
+        headers = {file.path.name: file.header() for file in files}
+    except FormatError:
+        return False
+    is_as_left = headers.get(name) == newest
+    return is_as_left and all(file.end_physical_offset <= newest.end_physical_offset for file in headers.values())
 
 
 def read_ownership(folder: Path) -> Ownership | None:

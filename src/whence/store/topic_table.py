@@ -27,7 +27,7 @@ BATCH = "BatchCQ"
 class TopicTable:
     """One table for all threads that append."""
 
-    def __init__(self, folder: Path, disk: Disk, clock: Callable[[], float]) -> None:
+    def __init__(self, folder: Path, disk: Disk, clock: Callable[[], int]) -> None:
         self._path = folder / "config" / "topics.json"
         self._disk = disk
         self._clock = clock
@@ -94,7 +94,7 @@ class TopicTable:
                 "dataVersion": {
                     "counter": counter + 1,
                     "stateVersion": 0,
-                    "timestamp": int(self._clock() * 1000),
+                    "timestamp": self._clock(),
                 },
                 "topicConfigTable": table,
             }

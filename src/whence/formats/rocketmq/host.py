@@ -31,6 +31,16 @@ class Host:
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
+def parse_host(text: str) -> Host:
+    """The host that :class:`Host` shows as this text."""
+    address, _, port = text.rpartition(":")
+    address = address.removeprefix("[").removesuffix("]")
+    if not (port.isascii() and port.isdigit() and int(port) < 65536):
+        raise UsageError(f"{text!r} is not an address and a port, as 127.0.0.1:10911 is")
+    encode_address(address)
+    return Host(address, int(port))
+
+
 def decode_host(data: bytes) -> Host:
     """The host in 8 or 20 bytes. A port is not checked: in a damaged record it can be any i4."""
     if len(data) not in (IPV4_SIZE, IPV6_SIZE):

@@ -1,0 +1,273 @@
+"""Recovery: what is kept and what is cut, before a store is written to again.
+
+The log is the truth. Queues and index are made from it, so that what is not known to be right is cut and made again.
+
+    log      ends at the first record that is not whole, behind what is known to be flushed
+    queues   end where they are known to be flushed, and dispatch goes on from there
+    index    the same; of its newest file the items below that point are kept, and linked anew
+
+``whence.json`` tells how far all three were flushed. It is believed as long as the log still bears the record that
+it ends with: so what another program, or a power failure, did behind that point is not taken for ours, and a store
+that is not ours is dispatched anew from its first record.
+
+Nothing here depends on how far an earlier recovery came: it may be killed at any point and run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from whence.errors import CorruptError, FormatError, StoreError, UsageError
+from whence.files.disk import ZEROS, Disk
+from whence.files.folder import files_in, folders_in, is_folder
+from whence.files.mapped_file import MappedFile
+from whence.files.names import is_digits, offset_name
+from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY
+from whence.formats.rocketmq.index_file import FIRST_ITEM, decode_items, item_position
+from whence.store.commit_log import CommitLog, is_half
+from whence.store.damage import DamageKind
+from whence.store.index_builder import BuiltFile
+from whence.store.index_cut import cut_index_file
+from whence.store.index_file import IndexFile
+from whence.store.message_store import read_checkpoint
+from whence.store.ownership import NO_INDEX, Flushed, Ownership, is_same_log, sidecar_of
+from whence.store.queue_files import cut_queue
+from whence.store.scan import Reason
+
+QUEUES = {"consumequeue": ENTRY, "batchconsumequeue": BATCH_ENTRY}
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What recovery found and did. Dispatch goes on where queues and index are ``flushed`` to."""
+
+    end_offset: int  # of the log, which is flushed up to there
+    flushed: Flushed
+    newest_index: BuiltFile | None = None
+    cut: list[Path] = field(default_factory=list)
+    """Where whole records lie that a crash left behind the log's end: nobody was told that they are safe."""
+
+
+class Recovery:
+    """One run, of the process that holds the store's lock."""
+
+    def __init__(self, folder: Path, ownership: Ownership, disk: Disk, *, is_clean: bool) -> None:
+        self._folder = folder
+        self._settings = ownership.settings
+        self._disk = disk
+        self._log = CommitLog(*ownership.settings.log_paths(folder))
+        self._is_clean = is_clean
+        self._flushed = ownership.flushed if is_same_log(self._log, ownership.flushed) else Flushed()
+        self._index_from = 0
+        self._kept_aside: list[Path] = []
+
+    def run(self) -> Recovered:
+        """Bring log, queues and index to a state that can be gone on with."""
+        flushed = self._flushed
+        try:
+            if self._log.file_size > self._settings.file_size:
+                what = f"the log's files have {self._log.file_size} bytes, not {self._settings.file_size}"
+                raise UsageError(f"{self._folder}: {what}; give file_size={self._log.file_size}")
+            end = self._find_end()
+            self._cut_log(end)
+            begin = min(self._log.begin_offset, end)
+            queues_from = max(begin, min(flushed.queues, end))
+            if not (self._is_clean and end == flushed.queues):
+                self._cut_queues(queues_from)
+            self._index_from = max(begin, min(flushed.index, end))
+            newest = self._cut_index()
+        finally:
+            self._log.close()
+        flushed = replace(flushed, queues=queues_from, index=self._index_from)
+        if newest is None:
+            flushed = replace(flushed, index_name="", index_header=NO_INDEX)
+        else:
+            flushed = replace(flushed, index_name=newest.path.name, index_header=newest.header)
+        return Recovered(end, flushed, newest, self._kept_aside)
+
+    # -- the log ---------------------------------------------------------------------------------------------
+
+    def _find_end(self) -> int:
+        """Walk over whole records from the flushed point on. Damage before it is no reason to cut the log."""
+        file_size = self._settings.file_size
+        end = max(self._flushed_to(), self._log.begin_offset)
+        for base in self._log.bases:
+            if base + file_size <= end:
+                continue
+            file = self._log.file_of(base)
+            if base > end:
+                what = f"the log has no bytes from offset {end} to {base}; nothing can be appended behind a gap"
+                raise CorruptError(what, path=file.file.path)
+            stopped = file.walk(end - base, file_size)
+            if stopped.reason is not Reason.BLANK:
+                half = stopped.last >= 0 and is_half(file, stopped.last)
+                return base + (stopped.last if half else stopped.position)
+            end = base + file_size
+        return end
+
+    def _flushed_to(self) -> int:
+        """The offset before which the log was on the disk; of a store that is not ours, as its checkpoint tells."""
+        if self._flushed.queues > 0:
+            return self._flushed.queues
+        try:
+            timestamp_ms = read_checkpoint(self._folder).log_timestamp_ms
+        except (FormatError, StoreError):
+            return 0
+        for base in reversed(self._log.bases):
+            try:
+                if 0 < self._log.read(base).store_timestamp_ms <= timestamp_ms:
+                    return base
+            except FormatError:
+                pass  # made ahead of need, or torn: not the file in which the flushed part ends
+        return 0
+
+    def _cut_log(self, end: int) -> None:
+        """Leave nothing but zeros behind the log's end. A file that others may have mapped is never shortened."""
+        is_kept = any(damage.kind is DamageKind.RECORDS_BEHIND_END for _, _, damage in self._log.damage(end))
+        for base in reversed(self._log.bases):
+            if base + self._settings.file_size <= end:
+                break
+            file = self._log.file_of(base).file
+            position = max(end - base, 0)
+            if is_kept:
+                self._keep(file, base, position)
+            if position == 0:
+                self._disk.remove(file.path)
+                self._disk.flush_folder(file.path.parent)
+            else:
+                self._wipe(file, position)
+        self._log.refresh()
+        self._flush_log()
+
+    def _flush_log(self) -> None:
+        """Flush what a killed writer left in memory: from now on all of the log counts as flushed."""
+        for base in self._log.bases:
+            if base + self._settings.file_size > self._flushed.queues:
+                with self._disk.open(self._log.file_of(base).file.path) as file:
+                    file.flush()
+
+    def _keep(self, file: MappedFile, base: int, position: int) -> None:
+        """Copy what is written from this position on into the sidecar, under the offset of its first byte."""
+        if next(_written_pieces(file, position), None) is None:
+            return
+        folder = sidecar_of(self._folder) / "cut"
+        self._disk.make_folder(folder)
+        path = folder / offset_name(base + position)
+        aside = path.with_name(f".{path.name}.new")
+        self._disk.remove(aside)
+        with self._disk.create(aside, 0, reserve=False) as copy:
+            for at, piece in _written_pieces(file, position):
+                copy.write(piece, at - position)
+            copy.flush()
+        self._disk.rename(aside, path)
+        self._disk.flush_folder(folder)
+        self._kept_aside.append(path)
+
+    def _wipe(self, file: MappedFile, position: int) -> None:
+        """Write zeros over what is written from this position on, and give the file its full size."""
+        with self._disk.open(file.path) as changed:
+            for at, piece in _written_pieces(file, position):
+                changed.write(ZEROS[: len(piece)], at)
+            if file.size < self._settings.file_size:
+                changed.write(b"\0", self._settings.file_size - 1)
+
+    # -- queues ----------------------------------------------------------------------------------------------
+
+    def _cut_queues(self, physical_offset: int) -> None:
+        """Cut every queue to the entries of messages below this offset."""
+        for kind, entry in QUEUES.items():
+            folder = self._folder / kind
+            if is_folder(folder):
+                for topic in folders_in(folder):
+                    for queue in folders_in(folder / topic):
+                        cut_queue(folder / topic / queue, physical_offset, self._disk, entry)
+
+    # -- the index -------------------------------------------------------------------------------------------
+
+    def _cut_index(self) -> BuiltFile | None:
+        """Keep the index files that are known to be right, cut to what is, and remove the others; the newest one."""
+        folder = self._folder / "index"
+        there = _index_files(folder)
+        kept = self._known_to_be_right(there)
+        is_whole = self._is_clean and all(file.header == there[file.path.name].header() for file in kept[-1:])
+        while kept and not (is_whole and kept[-1].header.end_physical_offset < self._index_from):
+            last = self._cut_file(kept.pop())
+            is_whole = True  # the one before was full: nothing was written to it since it was flushed
+            if last is not None:
+                kept.append(last)
+        removed = there.keys() - {file.path.name for file in kept}
+        for name in sorted(removed, reverse=True):
+            self._disk.remove(folder / name)
+        if removed:
+            self._disk.flush_folder(folder)
+        return kept[-1] if kept else None
+
+    def _known_to_be_right(self, there: dict[str, IndexFile]) -> list[BuiltFile]:
+        """The index files that whence flushed, oldest first, with the headers that they had then.
+
+        Where the newest one is gone (a broker deletes it after a crash), those before it were full and are whole,
+        but for the last message of the last one: further items of it may have been in the one that is gone.
+        """
+        flushed = self._flushed
+        if not flushed.index_name:
+            return []
+        full = {name: file.header() for name, file in there.items() if name < flushed.index_name}
+        kept = [
+            BuiltFile(there[name].path, header)
+            for name, header in sorted(full.items())
+            if header.item_count >= self._settings.items
+        ]
+        newest = there.get(flushed.index_name)
+        if newest is not None and newest.size == self._settings.shape.file_size:
+            kept.append(BuiltFile(newest.path, flushed.index_header))
+        else:
+            end = kept[-1].header.end_physical_offset if kept else 0
+            self._index_from = max(self._log.begin_offset, min(self._index_from, end))
+        return kept
+
+    def _cut_file(self, file: BuiltFile) -> BuiltFile | None:
+        """Cut a file to the items of messages before the point where dispatch goes on; None if nothing is left of it.
+
+        Nothing is left of a damaged one, either: then dispatch goes on where it began.
+        """
+        shape, header, below = self._settings.shape, file.header, self._index_from
+        with MappedFile(file.path) as mapped:
+            first, behind = (item_position(shape.slot_capacity, n) for n in (FIRST_ITEM, header.next_item))
+            offsets = decode_items(mapped.data[first:behind])["physical_offset"]
+            count = int(np.searchsorted(offsets, below))
+            end = int(offsets[count - 1]) if count else -1
+            if self._log.begin_offset <= end < header.end_physical_offset:
+                time = self._log.read(end).store_timestamp_ms
+                header = replace(
+                    header, end_physical_offset=end, end_timestamp_ms=time, item_count=FIRST_ITEM + count
+                )
+            del offsets
+        if header.end_physical_offset >= below:
+            return None
+        try:
+            return BuiltFile(file.path, cut_index_file(file.path, shape, header, self._disk))
+        except CorruptError:
+            self._index_from = max(self._log.begin_offset, header.begin_physical_offset)
+            return None
+
+
+def _index_files(folder: Path) -> dict[str, IndexFile]:
+    """What is in ``index/``, by name."""
+    if not is_folder(folder):
+        return {}
+    return {name: IndexFile(folder / name) for name in sorted(files_in(folder)) if is_digits(name)}
+
+
+def _written_pieces(file: MappedFile, position: int) -> Iterator[tuple[int, memoryview]]:
+    """The pieces from this position on that hold anything but zeros, each with its position."""
+    while position < file.size:
+        piece = file.data[position : position + len(ZEROS)]
+        if bytes(piece) == ZEROS[: len(piece)]:
+            position = file.next_data(position + len(piece))
+        else:
+            yield position, piece
+            position += len(piece)
