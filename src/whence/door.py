@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Self, Unpack
 from urllib.parse import unquote, urlsplit
 
 from whence.errors import NotFoundError, UsageError
-from whence.files.disk import Disk
 from whence.files.folder import is_folder
-from whence.files.lock import StoreLock
+from whence.files.names import OFFSET_MAX
 from whence.formats.rocketmq.host import parse_host
 from whence.lookup import search
 from whence.lookup.answer import Answer
@@ -24,6 +23,7 @@ from whence.store.message_store import Dialect, MessageStore
 
 if TYPE_CHECKING:
     from whence.errors import StoreError
+    from whence.files.disk import Disk
     from whence.store.expiry import Expired
     from whence.store.owned_store import OwnedStore
     from whence.store.ownership import Ownership
@@ -134,6 +134,8 @@ def expire_store(
     ``by``: a file's age is that of the ``file`` or of the ``record`` behind it. ``archive``: move all of it there,
     into a store of its own. ``in_place`` allows it for a store that whence did not make; ``dry_run`` only tells.
     """
+    from whence.files.disk import Disk
+    from whence.files.lock import StoreLock
     from whence.store.expiry import Expiry
     from whence.store.expiry_policy import ALL_HOURS, AgeBy, ExpiryPolicy
 
@@ -141,19 +143,20 @@ def expire_store(
     if by not in list(AgeBy):
         raise UsageError(f"age by {by!r} is not one of {', '.join(AgeBy)}")
     policy = ExpiryPolicy(parse_age(older_than), ALL_HOURS, batch_max=None, age_by=AgeBy(by))
-    archive = None if archive is None else Path(archive)
     log_folders = () if ownership is None else ownership.settings.log_paths(folder)
-    expiry = Expiry(folder, policy, disk or Disk(), log_folders=log_folders, archive=archive)
+    to = None if archive is None else _folder_of(archive)
+    expiry = Expiry(folder, policy, disk or Disk(), log_folders=log_folders, archive=to)
+    keep_from = OFFSET_MAX if ownership is None else ownership.flushed.queues
     now_ms = int(clock() * 1000)
     if dry_run:
-        return expiry.plan(now_ms)
+        return expiry.plan(now_ms, keep_from)
     if not in_place and ownership is None:
         raise UsageError(
             f"{folder}: is not a store that whence made, and this would change it; say --in-place to allow that, "
             "or --dry-run to see what would go"
         )
     with StoreLock(folder / "lock"):
-        return expiry.run(now_ms, progress=progress)
+        return expiry.run(now_ms, keep_from, progress)
 
 
 def _open_folder(path: str | Path, slots: int | None, items: int | None, dialect: str | None) -> MessageStore:

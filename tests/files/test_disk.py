@@ -136,3 +136,9 @@ def test_a_small_file_is_replaced_whole(tmp_path):
     Disk().replace(path, b"3")
     assert path.read_bytes() == b"3"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_can_be_given_the_time_of_another(tmp_path):
+    with Disk().create(tmp_path / "file", 1, reserve=False) as file:
+        file.set_modified(1_700_000_000_123)
+    assert (tmp_path / "file").stat().st_mtime_ns == 1_700_000_000_123_000_000

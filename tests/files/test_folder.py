@@ -6,7 +6,16 @@ import time
 import pytest
 
 from whence.errors import NotFoundError, StoreError
-from whence.files.folder import SETTLED_NS, FolderWatch, files_in, folders_in, is_folder
+from whence.files.folder import (
+    SETTLED_NS,
+    FolderWatch,
+    OwnFile,
+    files_in,
+    folders_in,
+    is_folder,
+    own_files_in,
+    own_folders_in,
+)
 
 LONG_AGO_NS = 10**18
 
@@ -103,3 +112,23 @@ def test_what_cannot_be_read_is_an_error_of_ours(tmp_path, look):
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(StoreError, match="loop: cannot be read"):
         look(tmp_path / "loop")
+
+
+def test_what_a_link_leads_to_is_not_a_folders_own(tmp_path):
+    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
+    (folder / "below").mkdir(parents=True)
+    elsewhere.mkdir()
+    (folder / "file").write_bytes(b"four")
+    os.utime(folder / "file", ns=(LONG_AGO_NS, LONG_AGO_NS))
+    (folder / "linked").symlink_to(folder / "file")
+    (folder / "nowhere").symlink_to(tmp_path / "nothing")
+    (folder / "linked folder").symlink_to(elsewhere)
+    os.mkfifo(folder / "pipe")
+    assert own_files_in(folder) == {"file": OwnFile(4, LONG_AGO_NS // 1_000_000)}
+    assert own_folders_in(folder) == ["below"]
+
+
+@pytest.mark.parametrize("look", [own_files_in, own_folders_in])
+def test_a_folder_that_is_not_there_has_nothing_of_its_own(tmp_path, look):
+    with pytest.raises(NotFoundError, match="no such folder"):
+        look(tmp_path / "nowhere")

@@ -87,3 +87,11 @@ def test_nobody_holds_a_lock_that_is_not_there(tmp_path):
     assert lock_holder(tmp_path / "lock") is None
     with pytest.raises(StoreError, match="cannot be opened to be locked"):
         StoreLock(tmp_path / "missing" / "lock")
+
+
+def test_a_link_is_not_followed_for_what_it_leads_to_would_be_written_to(tmp_path):
+    (tmp_path / "elsewhere").write_bytes(b"important")
+    (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="cannot be opened to be locked"):
+        StoreLock(tmp_path / "lock")
+    assert (tmp_path / "elsewhere").read_bytes() == b"important"

@@ -5,7 +5,16 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from whence.errors import UsageError
-from whence.lookup.question import KEY_SIZE_MAX, KEYS_MAX, LIMIT_MAX, Question, ScanMode, make_question, parse_time
+from whence.lookup.question import (
+    KEY_SIZE_MAX,
+    KEYS_MAX,
+    LIMIT_MAX,
+    Question,
+    ScanMode,
+    make_question,
+    parse_age,
+    parse_time,
+)
 
 NOW = 1_700_000_000_000
 
@@ -127,3 +136,17 @@ def test_both_ends_of_a_window_may_be_one():
 )
 def test_what_may_be_scanned(asked, mode):
     assert make_question(now_ms=NOW, **asked).scan is mode
+
+
+@pytest.mark.parametrize(
+    ("text", "age_ms"),
+    [("0s", 0), ("5ms", 5), ("15m", 900_000), ("72h", 259_200_000), ("3d", 259_200_000), ("1w", 604_800_000)],
+)
+def test_an_age_is_a_number_and_its_unit(text, age_ms):
+    assert parse_age(text) == age_ms
+
+
+@pytest.mark.parametrize("text", ["", "72", "h", "-3d", "1.5h", "3 d", "72H", "2026-01-01", "1000000000000000h"])
+def test_what_is_no_age_is_refused(text):
+    with pytest.raises(UsageError, match="is no age"):
+        parse_age(text)

@@ -7,18 +7,41 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any
 
-from tests.disks import UnflushedDisk
-from tests.reference import Record, find
-from tests.store_maker import T
+from tests.disks import FailingDisk, UnflushedDisk
+from tests.reference import Entry, Record, find, i16, i32, i64, signed
+from tests.store_maker import MadeStore, T, message
 from whence.door import open_stores
 from whence.errors import StoreError
 from whence.files.disk import DiskFile
+from whence.store.archive import ASIDE
 from whence.store.expiry import Expiry
 from whence.store.expiry_policy import ALL_HOURS, HOUR_MS, ExpiryPolicy
 
 NOW = T + 1000 * HOUR_MS
 KEEP_MS = 72 * HOUR_MS
 POLICY = ExpiryPolicy(KEEP_MS, ALL_HOURS, UTC, batch_max=None)
+
+
+MESSAGES = [
+    message(
+        keys=f"k{number} every",
+        unique_id=f"id-{number}",
+        tags="tag",
+        topic="TU"[number % 7 == 0],
+        queue=number % 2,
+        at=number * 1000,
+    )
+    for number in range(185)
+]
+"""They fill seven log files, and every log file ends in the middle of queue and index files."""
+
+
+def below(made: MadeStore, offset: int) -> list[Record]:
+    return [record for record in made.records if record.physical_offset < offset]
+
+
+def left_of(made: MadeStore, offset: int) -> list[Record]:
+    return [record for record in made.records if record.physical_offset >= offset]
 
 
 class Killed(BaseException):
@@ -28,9 +51,8 @@ class Killed(BaseException):
 class KilledDisk(UnflushedDisk):
     """Lets so many steps happen, and then nothing: as a SIGKILL leaves a disk, with no chance to clean up."""
 
-    def __init__(self, left: int, *, is_elsewhere: bool = False) -> None:
+    def __init__(self, left: int) -> None:
         self.left = left
-        self.is_elsewhere = is_elsewhere
 
     def _step(self) -> None:
         self.left -= 1
@@ -55,8 +77,6 @@ class KilledDisk(UnflushedDisk):
 
     def rename(self, path: Path, target: Path) -> None:
         self._step()
-        if self.is_elsewhere:
-            refuse_other_disk(path, target)
         super().rename(path, target)
 
     def remove(self, path: Path) -> None:
@@ -69,14 +89,18 @@ class ElsewhereDisk(UnflushedDisk):
     """Two disks, as far as renaming goes: from store to archive there is no way but to copy."""
 
     def rename(self, path: Path, target: Path) -> None:
-        refuse_other_disk(path, target)
+        if path.name != ASIDE:
+            error = OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+            raise StoreError(f"{path}: cannot be renamed to {target.name}: {error.strerror}") from error
         super().rename(path, target)
 
 
-def refuse_other_disk(path: Path, target: Path) -> None:
-    if not path.name.startswith("."):
-        error = OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-        raise StoreError(f"{path}: cannot be renamed to {target.name}: {error.strerror}") from error
+class KilledElsewhereDisk(ElsewhereDisk, KilledDisk):
+    pass
+
+
+class FailingElsewhereDisk(ElsewhereDisk, FailingDisk):
+    pass
 
 
 def set_time(path: Path, time_ms: int) -> None:
@@ -129,3 +153,29 @@ def check_answers(stores: Iterable[Path], records: list[Record], *, max_scanned:
             middle = records[len(records) // 2].store_timestamp_ms
             check(find(records, since_ms=middle), since=middle)
             check(find(records, until_ms=middle), until=middle)
+
+
+def batch_entry(physical_offset: int, base_offset: int) -> bytes:
+    return i64(physical_offset) + i32(100) + i64(0) + i64(T) + i64(base_offset) + i16(1) + i32(-1) + i32(0)
+
+
+def make_ext(made: MadeStore, unit_file: int) -> dict[int, int]:
+    """Give queue 0 of topic T ext units of 20 bytes, and its entries their addresses; physical offsets, by number."""
+    queue = made.folder / "consumequeue" / "T" / "0"
+    ext = made.folder / "consumequeue_ext" / "T" / "0"
+    ext.mkdir(parents=True)
+    offsets = {}
+    for path in sorted(queue.iterdir()):
+        data = path.read_bytes()
+        entries = b""
+        for at in range(0, len(data), 20):
+            number = (int(path.name) + at) // 20
+            physical_offset, size = signed(data[at : at + 8]), signed(data[at + 8 : at + 12])
+            if size:
+                offsets[number] = physical_offset
+                entries += Entry(physical_offset, size, 20 * number - 2**63).to_bytes()
+        path.write_bytes(entries.ljust(len(data), b"\0"))
+    units = b"".join(i16(20) + i64(1) + i64(T) + i16(0) for _ in offsets)
+    for base in range(0, len(units), unit_file):
+        (ext / f"{base:020}").write_bytes(units[base : base + unit_file].ljust(unit_file, b"\0"))
+    return offsets

@@ -12,37 +12,29 @@ import pytest
 import whence
 from tests.disks import FailingDisk, UnflushedDisk
 from tests.golden import CLEAN, RECOVERED
-from tests.reference import Entry, IndexFileTwin, expired_files, i16, i32, i64, signed
+from tests.reference import IndexFileTwin, expired_files
 from tests.store.expiring import (
     KEEP_MS,
+    MESSAGES,
     NOW,
     POLICY,
     Killed,
     KilledDisk,
     age,
+    batch_entry,
     check_answers,
     expire,
+    left_of,
+    make_ext,
     names_below,
     set_time,
 )
-from tests.store_maker import FILE_SIZE, QUEUE_FILE_SIZE, MadeStore, T, make_store, message, write_index
+from tests.store_maker import FILE_SIZE, QUEUE_FILE_SIZE, MadeStore, make_store, write_index
 from whence.errors import StoreError
 from whence.store import expiry as expiry_module
 from whence.store.expiry import Expiry
 from whence.store.expiry_policy import HOUR_MS, AgeBy, ExpiryPolicy
 from whence.store.message_store import MessageStore
-
-MESSAGES = [
-    message(
-        keys=f"k{number} every",
-        unique_id=f"id-{number}",
-        tags="tag",
-        topic="TU"[number % 3 == 0],
-        queue=number % 2,
-        at=number * 1000,
-    )
-    for number in range(185)
-]
 
 
 @pytest.fixture
@@ -50,10 +42,6 @@ def made(tmp_path) -> MadeStore:
     made = make_store(tmp_path / "store", MESSAGES, items=80)
     assert len(made.log_files) == 7
     return made
-
-
-def left_of(made: MadeStore, begin: int):
-    return [record for record in made.records if record.physical_offset >= begin]
 
 
 @pytest.mark.parametrize("part", ["none", "one", "half", "all"])
@@ -248,32 +236,6 @@ class TestQueues:
         (made.folder / "consumequeue" / "empty" / "0").mkdir(parents=True)
         expire(made.folder, 7)
         assert all(path.exists() for path in strangers)
-
-
-def batch_entry(physical_offset: int, base_offset: int) -> bytes:
-    return i64(physical_offset) + i32(100) + i64(0) + i64(T) + i64(base_offset) + i16(1) + i32(-1) + i32(0)
-
-
-def make_ext(made: MadeStore, unit_file: int) -> dict[int, int]:
-    """Give queue 0 of topic T ext units of 20 bytes, and its entries their addresses; physical offsets, by number."""
-    queue = made.folder / "consumequeue" / "T" / "0"
-    ext = made.folder / "consumequeue_ext" / "T" / "0"
-    ext.mkdir(parents=True)
-    offsets = {}
-    for path in sorted(queue.iterdir()):
-        data = path.read_bytes()
-        entries = b""
-        for at in range(0, len(data), 20):
-            number = (int(path.name) + at) // 20
-            physical_offset, size = signed(data[at : at + 8]), signed(data[at + 8 : at + 12])
-            if size:
-                offsets[number] = physical_offset
-                entries += Entry(physical_offset, size, 20 * number - 2**63).to_bytes()
-        path.write_bytes(entries.ljust(len(data), b"\0"))
-    units = b"".join(i16(20) + i64(1) + i64(T) + i16(0) for _ in offsets)
-    for base in range(0, len(units), unit_file):
-        (ext / f"{base:020}").write_bytes(units[base : base + unit_file].ljust(unit_file, b"\0"))
-    return offsets
 
 
 class TestIndex:

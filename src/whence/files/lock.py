@@ -33,7 +33,7 @@ class StoreLock:
             if _identity(path) in _held:
                 raise _locked(path, os.getpid())
             try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             except OSError as error:
                 raise StoreError(f"{path}: cannot be opened to be locked: {error.strerror}") from error
             try:
