@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.disks import UnflushedDisk
 from tests.files.test_lock import held_by_another
+from tests.reference import encode_record
 from tests.store.expiring import MESSAGES, names_below, set_time
 from tests.store_maker import FILE_SIZE, MadeStore, make_store
+from whence.store.ownership import Flushed, Ownership, Settings
 
 MEMBERS = [
     "store", "archive", "dry_run", "begin_offset", "bytes", "log_files", "queue_files", "index_files", "copied_files",
@@ -26,7 +29,10 @@ def made(tmp_path) -> MadeStore:
 
 
 def own(made: MadeStore) -> None:
-    (made.folder / "whence.json").touch()
+    """Note in a store that whence made it, and that all of it is dispatched."""
+    last = made.records[-1]
+    flushed = Flushed(made.end_offset, made.end_offset, last.physical_offset, encode_record(last)[:48])
+    Ownership(Settings(file_size=FILE_SIZE, queue_file_size=200), flushed).write(made.folder, UnflushedDisk())
 
 
 def test_old_files_are_removed_and_told(whence, made):
