@@ -239,6 +239,24 @@ def test_the_cover_is_kept_while_nothing_changes(tmp_path):
         assert store.cover() is store.cover()
 
 
+def test_a_log_that_grows_while_its_end_is_looked_behind_is_looked_at_again(tmp_path, monkeypatch):
+    made = make_store(tmp_path / "store", [message(keys=f"k{number}") for number in range(3)], indexed=0)
+    path, last = made.log_files[0], made.records[-1]
+    whole = path.read_bytes()
+    path.write_bytes(whole[: last.physical_offset + last.size - 9].ljust(len(whole), b"\0"))
+    with MessageStore(made.folder) as store:
+        damage = store.commit_log.damage
+
+        def write_and_look(end_offset):
+            with path.open("r+b") as file:
+                file.write(whole)
+            return damage(end_offset)
+
+        monkeypatch.setattr(store.commit_log, "damage", write_and_look)
+        assert store.cover().end_offset == last.physical_offset
+        assert store.cover().end_offset == made.end_offset
+
+
 def test_times_are_those_of_the_broker(tmp_path):
     make_store(tmp_path, [message(at=1)])
     with MessageStore(tmp_path) as store:

@@ -61,6 +61,11 @@ class CommitLog:
         """Where the last record begins, as far as the end was looked for; -1 if there is none."""
         return self._last
 
+    @property
+    def seen_end_offset(self) -> int:
+        """Where the log ended when its end was last looked for; -1 before that."""
+        return self._end
+
     def leads_on(self, from_offset: int, to_offset: int) -> bool:
         """Whether a walk over whole records from one offset comes out at the other; both in one file."""
         base = self._files.base_of(from_offset)

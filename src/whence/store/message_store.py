@@ -110,7 +110,9 @@ class MessageStore:
         state = (self.commit_log.state(), self.index.state())
         if self._cover is None or state != self._cover_state:
             self._cover = self.index.cover(self.commit_log)
-            self._cover_state = (self.commit_log.state(), state[1])
+            # The log may have grown while it was asked what lies behind its end: then the next question looks again.
+            is_current = self._cover.end_offset == self.commit_log.seen_end_offset
+            self._cover_state = (self.commit_log.state(), state[1]) if is_current else ()
         return self._cover
 
     def index_source(self) -> str:
