@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from whence.errors import StoreError
     from whence.files.disk import Disk
     from whence.store.expiry import Expired
+    from whence.store.expiry_policy import ExpiryPolicy
     from whence.store.owned_store import OwnedStore
     from whence.store.ownership import Ownership
     from whence.store.recovery import Recovered
@@ -73,6 +74,8 @@ def create_store(
     record_crc: bool = False,
     warm_up: bool = False,
     flush_timeout_s: float = 5.0,
+    keep: str | None = None,
+    delete_when: str = "04",
     adopt: bool = False,
     disk: Disk | None = None,
     clock: Callable[[], int] | None = None,
@@ -85,9 +88,12 @@ def create_store(
     ``file_size``, ``queue_file_size``, ``slots``, ``items`` and ``dialect`` are RocketMQ's (1 GiB, 6,000,000 bytes,
     5,000,000, 20,000,000, 5.5) unless they are given when the store is made. ``log_folders``: several disks for the
     log. ``store_host``: what offset ids name. ``record_crc``: a checksum over all of each record, not its body alone.
+    ``keep``: an age as 72h after which messages go, at the hours ``delete_when``, or earlier when the disk gets full;
+    without it nothing goes by itself.
     ``warm_up``: write the log's files once before they are used. ``adopt``: take over a store that whence did not
     make. ``disk`` and ``clock`` (milliseconds) are for tests.
     """
+    from whence.store.expiry_policy import ExpiryPolicy, parse_hours
     from whence.store.flusher import FlushMode
     from whence.store.owned_store import Options, now_ms, own_store
 
@@ -110,6 +116,7 @@ def create_store(
         message_size_max=message_size_max,
         record_crc=record_crc,
         warm_up=warm_up,
+        expiry=None if keep is None else ExpiryPolicy(parse_age(keep), parse_hours(delete_when)),
     )
     folder = _folder_of(path).absolute()
     named = {name: value for name, value in given.items() if value is not None}
@@ -137,12 +144,9 @@ def expire_store(
     from whence.files.disk import Disk
     from whence.files.lock import StoreLock
     from whence.store.expiry import Expiry
-    from whence.store.expiry_policy import ALL_HOURS, AgeBy, ExpiryPolicy
 
     folder, ownership = _store_folder(path)
-    if by not in list(AgeBy):
-        raise UsageError(f"age by {by!r} is not one of {', '.join(AgeBy)}")
-    policy = ExpiryPolicy(parse_age(older_than), ALL_HOURS, batch_max=None, age_by=AgeBy(by))
+    policy = _policy(older_than, by)
     log_folders = () if ownership is None else ownership.settings.log_paths(folder)
     to = None if archive is None else _folder_of(archive)
     expiry = Expiry(folder, policy, disk or Disk(), log_folders=log_folders, archive=to)
@@ -157,6 +161,15 @@ def expire_store(
         )
     with StoreLock(folder / "lock"):
         return expiry.run(now_ms, keep_from, progress)
+
+
+def _policy(older_than: str, by: str) -> ExpiryPolicy:
+    """Let go of all that is older, at once."""
+    from whence.store.expiry_policy import ALL_HOURS, AgeBy, ExpiryPolicy
+
+    if by not in list(AgeBy):
+        raise UsageError(f"age by {by!r} is not one of {', '.join(AgeBy)}")
+    return ExpiryPolicy(parse_age(older_than), ALL_HOURS, batch_max=None, age_by=AgeBy(by))
 
 
 def _open_folder(path: str | Path, slots: int | None, items: int | None, dialect: str | None) -> MessageStore:
@@ -300,6 +313,11 @@ class WritableStore(Store):
     def wait_dispatched(self, timeout_s: float | None = None) -> bool:
         """Wait until all that is appended by now is in queues and index; False if the time is up."""
         return self._owned.wait_dispatched(timeout_s)
+
+    def expire(self, older_than: str, *, by: str = "file", archive: str | Path | None = None) -> Expired:
+        """Let go of messages older than an age as ``72h``; see :func:`expire_store`, which is for a store at rest."""
+        to = None if archive is None else _folder_of(archive)
+        return self._owned.expire(_policy(older_than, by), to)
 
     def flush(self) -> None:
         """Wait until all that was appended by now is on the disk, in log, queues and index."""

@@ -1,14 +1,19 @@
 """A store that whence writes: what is appended is found, and what is closed opens again."""
 
+import shutil
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
 import whence
 from tests.disks import UnflushedDisk
+from whence.door import WritableStore
+from whence.store.expiry_policy import ALL_HOURS, ExpiryPolicy
 from whence.store.message_store import read_checkpoint
+from whence.store.owned_store import Options, own_store
 from whence.store.ownership import Ownership, read_ownership
 
 SIZES = {"file_size": 65536, "queue_file_size": 2000, "slots": 97, "items": 400}
@@ -195,3 +200,65 @@ def test_a_store_that_was_closed_is_believed_when_it_is_opened_again(tmp_path):
         end = result.physical_offset + result.size
         assert store.recovered.end_offset == store.recovered.flushed.queues == store.recovered.flushed.index == end
         assert store.recovered.newest_index is not None
+
+
+class TestExpiry:
+    def test_old_files_go_while_the_store_is_written_to(self, tmp_path):
+        now_ms = [1_700_000_000_000]
+        with create(tmp_path / "store", clock=lambda: now_ms[0]) as store:
+            for number in range(1000):
+                store.append("T", b"x" * 200, keys=[f"key-{number}"])
+            now_ms[0] += 100 * 3_600_000
+            store.append("T", b"x", keys=["new"])
+            store.flush()
+            expired = store.expire("72h", by="record")
+            assert len(expired.log_files) > 2
+            answer = store.find(key="key-0")
+            assert (answer.messages, answer.receipt.complete) == ([], True)
+            assert expired.new_begin_offset == answer.receipt.searched_from_offset > 0
+            assert len(store.find(key="key-999").messages) == len(store.find(key="new").messages) == 1
+            store.append("T", b"x", keys=["after"])
+        with create(tmp_path / "store") as store:
+            assert store.recovered.cut == []
+            assert len(store.find(key="after").messages) == 1
+
+    def test_an_archive_keeps_what_goes(self, tmp_path):
+        now_ms = [1_700_000_000_000]
+        with create(tmp_path / "store", clock=lambda: now_ms[0]) as store:
+            for number in range(1000):
+                store.append("T", b"x" * 200, keys=[f"key-{number}"])
+            store.flush()
+            now_ms[0] += 100 * 3_600_000
+            store.expire("72h", by="record", archive=tmp_path / "archive")
+            assert not store.find(key="key-0").messages
+        with whence.open(tmp_path / "archive") as archive:
+            assert len(archive.find(key="key-0").messages) == 1
+
+    def test_a_store_that_keeps_for_a_time_lets_go_by_itself(self, tmp_path):
+        policy = ExpiryPolicy(0, ALL_HOURS)
+        with own(tmp_path / "store", Options(expiry=policy, expiry_interval_s=0.01)) as store:
+            for _ in range(1000):
+                store.append("T", b"x" * 200)
+            store.flush()
+            wait_until(lambda: not (tmp_path / "store" / "commitlog" / f"{0:020d}").exists())
+            assert store.append("T", b"x").status == "PUT_OK"
+
+    def test_nothing_is_appended_while_the_disk_is_full(self, tmp_path, monkeypatch):
+        used = [95]
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: (100, used[0], 100 - used[0]))
+        with own(tmp_path / "store", Options(expiry=ExpiryPolicy(), expiry_interval_s=0.01)) as store:
+            wait_until(lambda: store.append("T", b"x").status == "SERVICE_NOT_AVAILABLE")
+            assert "full" in store.append("T", b"x").detail
+            used[0] = 50
+            wait_until(lambda: store.append("T", b"x").status == "PUT_OK")
+
+
+def own(folder, options):
+    return WritableStore(own_store(folder, SIZES, options, disk=UnflushedDisk()))
+
+
+def wait_until(holds):
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

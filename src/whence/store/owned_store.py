@@ -12,6 +12,8 @@ how far that is. A crash loses nothing but what was dispatched since, and that i
 from __future__ import annotations
 
 import os
+import shutil
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -19,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from whence.errors import FormatError, NotFoundError, StoreError, UsageError
+from whence.errors import FormatError, NotFoundError, StoreError, UsageError, WhenceError
 from whence.files.disk import Disk
 from whence.files.lock import StoreLock
 from whence.formats.rocketmq.checkpoint import Checkpoint, encode_checkpoint
@@ -28,6 +30,8 @@ from whence.store.appender import Appender
 from whence.store.commit_log import CommitLog
 from whence.store.dispatcher import Dispatcher
 from whence.store.dispatcher import Flushed as Dispatched
+from whence.store.expiry import DiskUsage, Expired, Expiry
+from whence.store.expiry_policy import ExpiryPolicy
 from whence.store.flusher import Flusher, FlushMode
 from whence.store.index_builder import IndexBuilder
 from whence.store.log_file import HEAD_SIZE
@@ -59,6 +63,8 @@ class Options:
     message_size_max: int = 4 * 1048576
     record_crc: bool = False
     warm_up: bool = False
+    expiry: ExpiryPolicy | None = None  # None: nothing expires by itself
+    expiry_interval_s: float = 10.0
 
 
 def own_store(
@@ -140,6 +146,7 @@ class OwnedStore:
         self.folder = folder
         self.settings = settings = ownership.settings
         self._disk = disk
+        self._clock = clock
         self._flushed = ownership.flushed
         self._checkpoint = _checkpoint(folder)
         self._is_open = True
@@ -190,6 +197,15 @@ class OwnedStore:
             self.dispatcher.start()
             undo.pop_all()
         self._lock = lock
+        self._expiry_lock = threading.Lock()
+        self._closing = threading.Event()
+        self._expiry_thread: threading.Thread | None = None
+        if options.expiry is not None:
+            expiry = self._expiry(options.expiry, None, shutil.disk_usage)
+            self._expiry_thread = threading.Thread(
+                target=self._expire_on, args=(expiry, options.expiry_interval_s), name="whence-expiry", daemon=True
+            )
+            self._expiry_thread.start()
 
     def _end_dispatch(self) -> None:
         """Let go of what the dispatcher has open, of a store that could not be opened."""
@@ -214,6 +230,30 @@ class OwnedStore:
     def wait_dispatched(self, timeout_s: float | None = None) -> bool:
         """Wait until all that is appended by now is in queues and index; False if the time is up."""
         return self.dispatcher.wait_until(self.log.end_offset, timeout_s)
+
+    # -- expiry ----------------------------------------------------------------------------------------------
+
+    def expire(self, policy: ExpiryPolicy, archive: Path | None = None) -> Expired:
+        """Let go of what is old, as far as it is dispatched and flushed; with an archive, move it there."""
+        with self._expiry_lock:
+            return self._expiry(policy, archive, None).run(self._clock(), self._flushed.queues)
+
+    def _expiry(self, policy: ExpiryPolicy, archive: Path | None, disk_usage: DiskUsage | None) -> Expiry:
+        log_folders = self.settings.log_paths(self.folder)
+        return Expiry(
+            self.folder, policy, self._disk, log_folders=log_folders, archive=archive, disk_usage=disk_usage
+        )
+
+    def _expire_on(self, expiry: Expiry, interval_s: float) -> None:
+        """Expire every few seconds. While the disk is as good as full, nothing is appended."""
+        while not self._closing.wait(interval_s):
+            try:
+                with self._expiry_lock:
+                    expired = expiry.run(self._clock(), self._flushed.queues)
+            except WhenceError as error:
+                self.log.fail(StoreError(f"what is old could not expire: {error}"))
+                return
+            self.appender.refusal = "the disk is full, above what expiry allows" if expired.is_full else ""
 
     # -- flushing --------------------------------------------------------------------------------------------
 
@@ -258,6 +298,9 @@ class OwnedStore:
         if not self._is_open:
             return
         self._is_open = False
+        self._closing.set()
+        if self._expiry_thread is not None:
+            self._expiry_thread.join()
         with ExitStack() as stack:
             for end in (self._lock.close, self._reader.close, self.log.close):
                 stack.callback(end)
