@@ -1,10 +1,22 @@
 """File names: where RocketMQ hides the address of what a file holds."""
 
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta, timezone
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whence.files.names import OFFSET_MAX, index_name, is_digits, offset_name, parse_index_name, parse_offset_name
+from whence.files.names import (
+    OFFSET_MAX,
+    index_name,
+    is_digits,
+    offset_name,
+    parse_index_name,
+    parse_offset_name,
+    shown_zone,
+)
 
 NAMES = [
     (0, "00000000000000000000"),
@@ -105,3 +117,91 @@ def test_index_name_is_later_than_the_one_before():
 @pytest.mark.parametrize("name", ["", "20231314221320007", "20230230000000000", "2023111422132000x", "1" * 18])
 def test_name_that_is_no_time_stands_for_none(name):
     assert parse_index_name(name) == -1
+
+
+# Zones
+
+BERLIN = "Europe/Berlin"
+FOLD_MS = 1_761_440_400_000  # 2025-10-26 01:00 UTC: clocks there go back from 3:00 to 2:00
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+def machine_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """``machine_zone(name)`` puts this machine there."""
+
+    def move(name: str) -> None:
+        monkeypatch.setenv("TZ", name)
+        time.tzset()
+
+    yield move
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_index_names_are_in_the_zone_that_is_asked_for(machine_zone):
+    machine_zone(BERLIN)
+    assert index_name(1_700_000_000_007, zone=timezone(timedelta(hours=-5))) == "20231114171320007"
+    assert index_name(1_700_000_000_007, zone=None) == "20231114231320007"
+    assert index_name(1_689_000_000_000, zone=None) == "20230710164000000"  # summer
+    assert index_name(1_700_000_000_007) == "20231114221320007"
+
+
+def test_clocks_that_are_put_back_give_no_earlier_name(machine_zone):
+    machine_zone(BERLIN)
+    before = index_name(FOLD_MS - 10 * MINUTE_MS, zone=None)
+    assert before == "20251026025000000"
+    after = index_name(FOLD_MS + 10 * MINUTE_MS, before, zone=None)  # the clock shows 2:10 once more
+    assert after == "20251026025000001"
+    assert index_name(FOLD_MS + 10 * MINUTE_MS, after, zone=None) == "20251026025000002"
+    assert index_name(FOLD_MS + 55 * MINUTE_MS, after, zone=None) == "20251026025500000"
+
+
+@given(st.integers(0, 10**13), st.lists(st.integers(-(10**8), 10**8), max_size=20), st.sampled_from([-18, 0, 22, 56]))
+def test_names_only_rise_whatever_the_clock_does(begin, steps, quarter_hours):
+    zone = timezone(timedelta(minutes=15 * quarter_hours))
+    names = [index_name(begin, zone=zone)]
+    for step in steps:
+        begin += step
+        names.append(index_name(begin, names[-1], zone))
+    assert names == sorted(set(names))
+
+
+HOUR_MS = 60 * MINUTE_MS
+
+
+@pytest.mark.parametrize("hours", [-12, -9.5, -3, 5.75, 8, 13, 14])
+@pytest.mark.parametrize("late_ms", [0, 3, 59_000])
+def test_a_name_shows_its_zone_by_whole_quarter_hours(machine_zone, hours, late_ms):
+    machine_zone(BERLIN)
+    name = index_name(1_700_000_000_007 + int(hours * HOUR_MS) + late_ms)
+    assert shown_zone(name, 1_700_000_000_007) == timezone(timedelta(hours=hours))
+
+
+def test_a_name_that_shows_the_machines_clock_leaves_the_zone_to_the_machine(machine_zone):
+    machine_zone(BERLIN)
+    assert shown_zone(index_name(1_700_000_000_007, zone=None), 1_700_000_000_007) is None
+    assert shown_zone(index_name(1_689_000_000_000, zone=None), 1_689_000_000_000) is None
+    machine_zone("UTC")
+    assert shown_zone(index_name(1_700_000_000_007), 1_700_000_000_007) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("7", "no time"),
+        (index_name(1_700_000_000_007 + 5 * MINUTE_MS), "dispatched minutes later"),
+        (index_name(1_700_000_000_007 + 20 * HOUR_MS), "no zone is that far"),
+        (index_name(1_700_000_000_007 - 20 * HOUR_MS), "no zone is that far"),
+    ],
+)
+def test_a_name_that_shows_no_clock_leaves_the_zone_to_the_machine(machine_zone, name, why):
+    machine_zone(BERLIN)
+    assert shown_zone(name, 1_700_000_000_007) is None, why
+
+
+def test_a_zone_once_shown_is_shown_again_by_the_names_that_follow(machine_zone):
+    machine_zone(BERLIN)
+    zone = shown_zone(index_name(1_700_000_000_007 + 8 * HOUR_MS), 1_700_000_000_007)
+    following = index_name(1_700_000_900_000, "20231115061320007", zone)
+    assert shown_zone(following, 1_700_000_900_000) == zone
