@@ -21,6 +21,7 @@ NAMES = {
     "index_lookup": "lookups in a full IndexFile, beside RocketMQ's",
     "index_build": "a full IndexFile from its keys, beside RocketMQ's",
     "rebuild": "index and queues from 1 GiB of CommitLog, beside RocketMQ's",
+    "append": "messages appended to a CommitLog, beside RocketMQ's",
     "find": "a whole store.find of one key",
     "cli": 'the command "whence find", beside "import numpy"',
     "threshold": "from which size on a scan is worth loading the compiled kernel",

@@ -109,14 +109,22 @@ class Result:
         return f"{_number(value)}{sign}: {target.reached_by(value)}"
 
 
-def timed(prepare: Callable[[int], Prepared], work: Callable[[Prepared], int]) -> Callable[[int], Sample]:
-    """A peer in this process. ``prepare`` makes the round's input and is not timed; ``work`` gives the check."""
+def timed(
+    prepare: Callable[[int], Prepared],
+    work: Callable[[Prepared], int],
+    finish: Callable[[Prepared], object] = lambda prepared: None,
+) -> Callable[[int], Sample]:
+    """A peer in this process. ``prepare`` makes the round's input, ``work`` gives the check, ``finish`` cleans up.
+
+    Only ``work`` is timed.
+    """
 
     def run(round_number: int) -> Sample:
         prepared = prepare(round_number)
         cpu, wall = time.process_time(), time.perf_counter()
         check = work(prepared)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        finish(prepared)
         return Sample(wall, cpu, check)
 
     return run

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from whence.files.disk import Disk
+from whence.formats.buffers import Buffer
 
 
 class UnflushedDisk(Disk):
@@ -21,7 +22,7 @@ class FailingDisk(UnflushedDisk):
         self.left = left
         self.error = error
 
-    def pwrite(self, path: Path, descriptor: int, data: memoryview, position: int) -> int:
+    def pwrite(self, path: Path, descriptor: int, data: Buffer, position: int) -> int:
         self._count()
         return super().pwrite(path, descriptor, data, position)
 

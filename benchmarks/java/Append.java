@@ -11,7 +11,9 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageClientIDSetter;
+import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExtBrokerInner;
 import org.apache.rocketmq.store.DefaultMessageStore;
@@ -30,6 +32,7 @@ final class Append extends Peer.Task {
     private static final SocketAddress BORN = new InetSocketAddress("127.0.0.1", 0);
     private static final SocketAddress STORE = new InetSocketAddress("127.0.0.1", 10911);
     private static final byte[] BODY = new byte[300];
+    private static final String UNIQ_KEY = MessageConst.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX;
     private static List<String>[] keys;
 
     private final Path folder;
@@ -138,7 +141,9 @@ final class Append extends Peer.Task {
         message.setBornTimestamp(System.currentTimeMillis());
         message.setBornHost(BORN);
         message.setStoreHost(STORE);
-        MessageClientIDSetter.setUniqID(message);
+        // Where the machine has an IPv6 address only, an id is longer than that of the other side.
+        String id = MessageClientIDSetter.createUniqID();
+        MessageAccessor.putProperty(message, UNIQ_KEY, id.substring(id.length() - 32));
         message.setPropertiesString(MessageDecoder.messageProperties2String(message.getProperties()));
         if (store.putMessage(message).getPutMessageStatus() != PutMessageStatus.PUT_OK) {
             throw new IllegalStateException("RocketMQ did not take message " + number);

@@ -1,8 +1,8 @@
 """Records of a CommitLog, encoded many at once from the columns of a batch.
 
     bodies   body body body ...           end to end; a row tells how long each is
-    keys     key key key key ...          single spaces between all keys of all messages
-    tags     tag 02 tag 02 tag ...        empty where a message has none
+    keys     keys 02 keys 02 keys ...     single spaces between the keys of a message
+    tags     tag 02 tag 02 tag ...        empty where a message has none, as keys are
     given    properties properties ...    as they shall lie on disk, end to end
 
     record := head body topic UNIQ_KEY KEYS TAGS given common [record CRC]
@@ -28,6 +28,7 @@ from whence.kernels.intrinsics import (
     copy_bytes,
     first_bit,
     match,
+    shift_right,
     store_i8,
     store_i16,
     store_i32,
@@ -49,10 +50,10 @@ ROW = np.dtype(
 """One message of a batch."""
 
 ID_NUMBER_DIGITS = 12
-NO_MESSAGE = -1
 
 _NAME_END = 0x01
 _VALUE_END = 0x02
+_KEY_END = ord(" ")
 _KEYS_NAME, _TAGS_NAME = (int.from_bytes(name.encode(), "big") for name in (KEYS, TAGS))
 _RECORD_CRC_NAME = int.from_bytes(RECORD_CRC.encode(), "big")
 assert (len(KEYS), len(TAGS), len(RECORD_CRC)) == (4, 4, 8)
@@ -75,30 +76,64 @@ class Shared(NamedTuple):
 
 
 @kernel
-def measure_pieces(text: Any, separator: int, counts: Any, sizes: Any) -> int:
-    """Cut ``text`` at each separator; message i takes the next ``counts[i]`` pieces, which have ``sizes[i]`` bytes.
+def measure_texts(text: Any, counts: Any, sizes: Any) -> bool:
+    """Cut ``text`` at each 02 into the texts of the messages, which have ``sizes`` bytes.
 
-    Separators between the pieces of one message are counted in. A separator ends the text, and LANES bytes of
-    anything follow. Returns the number of the first message that takes an empty piece, or else NO_MESSAGE.
+    LANES bytes of anything follow the last 02. The result tells whether there is a text for each message and nothing
+    more. With ``counts`` they are keys: then each must be as many words as its count tells, single spaces between
+    them, as it is if no key is empty or holds a space or a 02.
     """
     at = address_of(text)
-    found_empty = NO_MESSAGE
-    start = 0  # of the piece
-    block = -LANES
-    mask = 0
-    for i in range(len(counts)):
-        begin = start
-        for _ in range(counts[i]):
-            while mask == 0:
-                block += LANES
-                mask = match(at + block, separator)
-            end = block + first_bit(mask)
-            mask &= mask - 1
-            if end == start and found_empty == NO_MESSAGE:
-                found_empty = i
-            start = end + 1
-        sizes[i] = max(start - 1 - begin, 0)
-    return found_empty
+    message = words = start = block = 0
+    last = -1  # of the separators found
+    is_good = True
+    while message < len(sizes):
+        ends = match(at + block, _VALUE_END)
+        separators = ends
+        if len(counts) > 0:
+            separators |= match(at + block, _KEY_END)
+        while separators != 0 and message < len(sizes):
+            bit = first_bit(separators)
+            separators &= separators - 1
+            position = block + bit
+            is_end = shift_right(ends, bit) & 1 != 0
+            if position > last + 1:
+                words += 1
+            elif not (is_end and position == start):
+                is_good = False
+            if is_end:
+                sizes[message] = position - start
+                if len(counts) > 0 and words != counts[message]:
+                    is_good = False
+                message += 1
+                words = 0
+                start = position + 1
+            last = position
+        block += LANES
+    return is_good and start == len(text) - LANES
+
+
+@kernel
+def size_records(rows: Any, common_size: int, id_size: int, empty_record_size: int) -> int:
+    """Work out the sizes of properties and records; how many bytes the bodies take in all.
+
+    ``common_size`` are the properties that all records have, a record CRC included, ``empty_record_size`` is what a
+    record takes beside body and properties.
+    """
+    bodies_size = 0
+    for i in range(len(rows)):
+        row = rows[i]
+        size = common_size + row.given_size
+        if row.makes_id:
+            size += id_size
+        if row.keys_size > 0:
+            size += row.keys_size + NAMED_SIZE
+        if row.tags_size > 0:
+            size += row.tags_size + NAMED_SIZE
+        row.properties_size = size
+        row.record_size = empty_record_size + row.body_size + size
+        bodies_size += row.body_size
+    return bodies_size
 
 
 @kernel
@@ -146,7 +181,7 @@ def write_records(
             at += 1
         if row.keys_size > 0:
             at = _write_named(at, _KEYS_NAME, keys_at, row.keys_size)
-            keys_at += row.keys_size + 1
+        keys_at += row.keys_size + 1
         if row.tags_size > 0:
             at = _write_named(at, _TAGS_NAME, tags_at, row.tags_size)
         tags_at += row.tags_size + 1

@@ -19,19 +19,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 
 from whence.errors import FormatError, StoreError, UsageError
-from whence.formats.checksums import crc32
 from whence.formats.rocketmq.body import decode_batch, decompress_body
 from whence.formats.rocketmq.host import IPV6_SIZE, Host, encode_host
-from whence.formats.rocketmq.ids import IPV4_ID_SIZE, IPV6_ID_SIZE
 from whence.formats.rocketmq.message import HEADS, MAGIC_V1, MAGIC_V2, RECORD_CRC_SIZE, TOPIC_SIZE_MAX_V1
 from whence.formats.rocketmq.new_message import encode_record_crc
 from whence.formats.rocketmq.properties import (
     INNER_BASE,
-    KEYS,
     LIGHT_QUEUE_OFFSETS,
     LIGHT_QUEUES,
     NAME_END,
@@ -70,6 +68,7 @@ if TYPE_CHECKING:
 
 BUSY_S = 1.0  # who has to wait longer for other appenders is turned away
 LIGHT_QUEUE = 0  # the number of the one queue that a light queue has
+CRC_MASK = 0x7FFFFFFF
 _SIZE_SIZE = 2  # of the properties
 
 _ID_START = f"{UNIQUE_ID}{NAME_END}"
@@ -79,13 +78,14 @@ _new_tuple = tuple.__new__  # less than half the time of PutResult()
 class _Queue:
     """A queue that messages are appended to; also a light queue."""
 
-    __slots__ = ("end", "magic", "number", "topic_data")
+    __slots__ = ("end", "magic", "number", "topic_data", "topic_size")
 
     def __init__(self, topic: str, number: int, end: int) -> None:
         topic_data = topic.encode("utf-8")
         version = 1 if len(topic_data) <= TOPIC_SIZE_MAX_V1 else 2
         self.magic = MAGIC_V1 if version == 1 else MAGIC_V2
         self.topic_data = len(topic_data).to_bytes(version, "big") + topic_data
+        self.topic_size = len(self.topic_data) + _SIZE_SIZE  # and of the size of the properties
         self.number = number
         self.end = end  # the queue offset of the next message
 
@@ -170,8 +170,9 @@ class Appender:
         self._ids = ids or UniqueIds(store_host.address)
         self._busy_s = busy_s
         self._store_host_data = encode_host(store_host)
-        is_ipv6 = len(self._store_host_data) == IPV6_SIZE
-        self._id_property_size = len(_ID_START) + (IPV6_ID_SIZE if is_ipv6 else IPV4_ID_SIZE) + len(VALUE_END)
+        self._sure_size_max = min(message_size_max, self._record_size_max)  # what is not larger breaks no limit
+        self._id_property_size = len(_ID_START) + self._ids.size + len(VALUE_END)
+        self._added_size = self._id_property_size + self._record_crc_size
         self._own_kind = self._kind(0, None)
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._buffer: NDArray[np.uint8] = np.empty(0, np.uint8)  # in which the records of a batch are made
@@ -215,7 +216,7 @@ class Appender:
             kind = self._own_kind
             if sys_flag or born_host is not None:
                 kind = self._kind(sys_flag, born_host, topic, inner_count)
-            text = f"{KEYS}{NAME_END}{join_keys(keys)}{VALUE_END}" if keys else ""
+            text = join_keys(keys) if keys else ""
             if tags:
                 text += join_tags(tags)
             unique_id = ""
@@ -228,19 +229,16 @@ class Appender:
                 text += join_properties(given)
             properties_data = encode_text(text)
             head, sys_flag, born_host_data, step = kind
-            properties_size = len(properties_data) + self._record_crc_size
-            if not unique_id:
-                properties_size += self._id_property_size
-            size = head.size + len(body) + len(place.topic_data) + _SIZE_SIZE + properties_size
-            if (
-                len(body) > self._message_size_max
-                or properties_size > PROPERTIES_SIZE_MAX
-                or size > self._record_size_max
-            ):
-                raise self._too_large(len(body), properties_size, size)
-            body_crc = crc32(body)
-            self._take_lock()
+            properties_size = len(properties_data) + (self._record_crc_size if unique_id else self._added_size)
+            size = head.size + len(body) + place.topic_size + properties_size
+            if properties_size > PROPERTIES_SIZE_MAX or size > self._sure_size_max:
+                self._check_sizes(len(body), properties_size, size)
+            body_crc = crc32(body) & CRC_MASK
+            if not self._lock.acquire(False):
+                self._wait_for_lock()
             try:
+                if self.refusal:
+                    raise RefusedError(PutStatus.SERVICE_NOT_AVAILABLE, self.refusal)
                 now_ms = self._clock()
                 if late is not None:
                     late_data = late.text(place).encode()
@@ -251,7 +249,7 @@ class Appender:
                 id_property = b""
                 if not unique_id:
                     unique_id = self._ids.take(now_ms)
-                    id_property = f"{_ID_START}{unique_id}{VALUE_END}".encode()
+                    id_property = f"{_ID_START}{unique_id}\x02".encode()
                 physical_offset = self._log.room(size)
                 queue_offset = place.end if step else 0
                 record = b"".join(
@@ -339,10 +337,9 @@ class Appender:
     def _check_late(self, late: _LateProperties, properties_size: int, size: int) -> None:
         """Refuse a message that has become too large. For light queues RocketMQ has limits of its own."""
         if late.light_queues is None:
-            if properties_size > PROPERTIES_SIZE_MAX or size > self._record_size_max:
-                raise self._too_large(0, properties_size, size)
-        elif properties_size > PROPERTIES_SIZE_MAX or size > min(self._message_size_max, self._record_size_max):
-            raise illegal(f"a message for light queues with {properties_size} bytes of properties, {size} in all")
+            self._check_sizes(0, properties_size, size)
+        elif properties_size > PROPERTIES_SIZE_MAX or size > self._sure_size_max:
+            raise illegal(f"{properties_size} bytes of properties, {size} in all: too many for light queues")
 
     # -- many messages ---------------------------------------------------------------------------------------
 
@@ -404,8 +401,7 @@ class Appender:
         """
         try:
             place = self._queues.get((topic, queue)) or self._new_queue(topic, queue)
-            if len(data) > self._message_size_max:
-                raise self._too_large(len(data), 0, 0)
+            self._check_sizes(len(data), 0, 0)
             check_delay(properties or {})
             columns = Columns.of_items(decode_batch(data), with_record_crc=self._record_crc_size > 0)
             birth = _Birth(sys_flag, born_timestamp_ms, born_host, reconsume_times)
@@ -433,7 +429,7 @@ class Appender:
         columns.finish(
             id_size=self._id_property_size,
             record_crc_size=self._record_crc_size,
-            empty_record_size=kind.head.size + len(place.topic_data) + _SIZE_SIZE,
+            empty_record_size=kind.head.size + place.topic_size,
         )
         self._check_rows(rows)
         if not len(rows):
@@ -446,8 +442,10 @@ class Appender:
         physical_offsets = ends - rows["record_size"]
         first_timestamp_ms = done = 0
         status, detail = PutStatus.PUT_OK, ""
-        self._take_lock()
+        self._wait_for_lock()
         try:
+            if self.refusal:
+                raise RefusedError(PutStatus.SERVICE_NOT_AVAILABLE, self.refusal)
             queue_offset = place.end
             prefix, first_id = self._ids.take_many(self._clock(), len(rows))
             while done < len(rows):
@@ -505,16 +503,19 @@ class Appender:
 
     def _check_rows(self, rows: NDArray[np.void]) -> None:
         """Refuse the batch if one of its messages is too large, and say which."""
-        too_large = (
-            (rows["properties_size"] > PROPERTIES_SIZE_MAX)
-            | (rows["body_size"] > self._message_size_max)
-            | (rows["record_size"] > self._record_size_max)
-        )
-        if too_large.any():
-            number = int(np.argmax(too_large))
-            row = rows[number]
-            refused = self._too_large(*(int(row[name]) for name in ("body_size", "properties_size", "record_size")))
-            raise RefusedError(refused.status, f"message {number} of the batch: {refused.detail}")
+        for name, size_max in (
+            ("properties_size", PROPERTIES_SIZE_MAX),
+            ("body_size", self._message_size_max),
+            ("record_size", self._record_size_max),
+        ):
+            if len(rows) and rows[name].max() > size_max:
+                number = int(np.argmax(rows[name] > size_max))
+                row = rows[number]
+                sizes = (int(row[name]) for name in ("body_size", "properties_size", "record_size"))
+                try:
+                    self._check_sizes(*sizes)
+                except RefusedError as refused:
+                    raise RefusedError(refused.status, f"message {number} of the batch: {refused.detail}") from None
 
     # -- what is in common -----------------------------------------------------------------------------------
 
@@ -555,23 +556,19 @@ class Appender:
             drops_record_crc=self._record_crc_size > 0,
         )
 
-    def _too_large(self, body_size: int, properties_size: int, size: int) -> RefusedError:
-        """What to say of a message of which at least one size is too large, in RocketMQ's order."""
+    def _check_sizes(self, body_size: int, properties_size: int, size: int) -> None:
+        """Refuse a message that is too large, for the reason that RocketMQ finds first."""
         if properties_size > PROPERTIES_SIZE_MAX:
-            return RefusedError(
-                PutStatus.PROPERTIES_SIZE_EXCEEDED,
-                f"properties take {properties_size} bytes; {PROPERTIES_SIZE_MAX} fit",
-            )
+            detail = f"properties take {properties_size} bytes; {PROPERTIES_SIZE_MAX} fit"
+            raise RefusedError(PutStatus.PROPERTIES_SIZE_EXCEEDED, detail)
         if body_size > self._message_size_max:
-            return illegal(f"a body of {body_size} bytes; the largest is {self._message_size_max}")
-        return illegal(f"a record of {size} bytes; the largest is {self._record_size_max}")
+            raise illegal(f"the body takes {body_size} bytes; {self._message_size_max} fit")
+        if size > self._record_size_max:
+            raise illegal(f"the record takes {size} bytes; {self._record_size_max} fit")
 
-    def _take_lock(self) -> None:
+    def _wait_for_lock(self) -> None:
         if not self._lock.acquire(timeout=self._busy_s):
             raise RefusedError(PutStatus.OS_PAGE_CACHE_BUSY, f"others have been appending for {self._busy_s:g} s")
-        if self.refusal:
-            self._lock.release()
-            raise RefusedError(PutStatus.SERVICE_NOT_AVAILABLE, self.refusal)
 
     def _status_of_failure(self) -> PutStatus:
         """After an error of the log: it takes nothing more, or it had no room for its next file."""

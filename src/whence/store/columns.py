@@ -38,37 +38,37 @@ class Columns:
         from whence.kernels.records import ROW
 
         try:
-            joined = b"".join(bodies)
+            self.bodies = _array(b"".join(bodies))
             self.rows = np.zeros(len(bodies), ROW)
             self.rows["body_size"] = np.fromiter(map(len, bodies), np.int64, len(bodies))
             self.rows["flag"] = flags
         except (TypeError, OverflowError) as error:
-            raise UsageError(f"bodies are bytes, and flags 32-bit numbers: {error}") from error
-        if int(self.rows["body_size"].sum()) != len(joined):
-            raise UsageError("bodies are bytes, not arrays of larger items")
-        self.bodies = _array(joined)
+            raise UsageError(f"bodies are a list of bytes, and a flag is a 32-bit number: {error}") from error
+        self.rows["makes_id"] = 1
         self.keys = self.tags = self.given = _array(b"")
         self.common = b""  # properties of all messages
-        self.rows["makes_id"] = 1
         self._given_ids: Sequence[str | None] = ()  # ids that messages came with, if any did
+        self._items: Sequence[BatchItem] = ()  # of a client
         self._positions = np.zeros(4, np.int64)  # how far the columns are encoded
         self._has_record_crc = False
-        self._items: Sequence[BatchItem] = ()  # of a client
 
     def add_keys(self, keys: Sequence[Sequence[str]]) -> None:
-        """Each message's keys, which become its KEYS."""
+        """The keys of each message, which become its KEYS."""
         self._check_length(keys, "keys")
-        if not {str, bytes}.isdisjoint(map(type, keys)):
-            raise UsageError("keys are a list of texts for each message, not one text")
         try:
             counts = np.fromiter(map(len, keys), np.int64, len(keys))
-            text = KEY_END.join(chain(chain.from_iterable(keys), (_PAD,)))
+            text = VALUE_END.join(chain(map(KEY_END.join, keys), (_PAD,)))
         except TypeError as error:
             raise UsageError(f"keys are a list of texts for each message: {error}") from error
-        self.keys, is_whole = self._measure(text, KEY_END, counts, "keys_size")
-        if not is_whole or VALUE_END in text:
+        self.keys, is_good = self._measure(text, counts, "keys_size")
+        # A text in the place of a list is taken for a list of its characters. As none has more than four bytes, this
+        # need not be looked for where keys are longer.
+        if (self.rows["keys_size"] < 5 * counts).any() and not {str, bytes}.isdisjoint(map(type, keys)):
+            raise UsageError("keys are a list of texts for each message, not one text")
+        if not is_good:
             for message_keys in keys:
-                join_keys(message_keys)
+                if message_keys:
+                    join_keys(message_keys)
             raise AssertionError("one of these keys must have been refused")
 
     def add_tags(self, tags: str | Sequence[str | None]) -> None:
@@ -77,14 +77,13 @@ class Columns:
             self.common += encode_text(join_tags(tags))
             return
         self._check_length(tags, "tags")
-        texts = [tag or "" for tag in tags]
         try:
-            text = VALUE_END.join([*texts, _PAD])
+            text = VALUE_END.join(chain((tag or "" for tag in tags), (_PAD,)))
         except TypeError as error:
             raise UsageError(f"tags are texts: {error}") from error
-        if text.count(VALUE_END) != len(texts):
-            raise UsageError("a tag must not hold the byte 02, which ends a property")
-        self.tags, _ = self._measure(text, VALUE_END, np.ones(len(texts), np.int64), "tags_size")
+        self.tags, is_good = self._measure(text, np.empty(0, np.int64), "tags_size")
+        if not is_good:
+            raise UsageError("a tag must not hold the byte 02, which ends it")
 
     def add_properties(self, properties: Properties | Sequence[Properties]) -> None:
         """Further properties of all messages, or of each."""
@@ -110,15 +109,12 @@ class Columns:
 
     def finish(self, *, id_size: int, record_crc_size: int, empty_record_size: int) -> None:
         """Work out the sizes of properties and records."""
-        from whence.kernels.records import NAMED_SIZE
+        from whence.kernels.records import size_records
 
         self._has_record_crc = record_crc_size > 0
-        rows = self.rows
-        size = rows["given_size"] + id_size * rows["makes_id"] + (len(self.common) + record_crc_size)
-        for name in ("keys_size", "tags_size"):
-            size += rows[name] + NAMED_SIZE * (rows[name] > 0)
-        rows["properties_size"] = size
-        rows["record_size"] = size + rows["body_size"] + empty_record_size
+        size = size_records(self.rows, len(self.common) + record_crc_size, id_size, empty_record_size)
+        if size != len(self.bodies):
+            raise UsageError("bodies are bytes, not arrays of larger items")
 
     def encode(
         self,
@@ -156,19 +152,15 @@ class Columns:
         if len(column) != len(self.rows):
             raise UsageError(f"{len(column)} {what} for {len(self.rows)} bodies")
 
-    def _measure(
-        self, text: str, separator: str, counts: NDArray[np.int64], name: str
-    ) -> tuple[NDArray[np.uint8], bool]:
-        """The bytes of a text, its pieces measured into ``rows[name]``; and whether they are those of ``counts``."""
-        from whence.kernels.records import NO_MESSAGE, measure_pieces
+    def _measure(self, text: str, counts: NDArray[np.int64], name: str) -> tuple[NDArray[np.uint8], bool]:
+        """The bytes of a column of texts, their sizes in ``rows[name]``; and whether they are what they should be."""
+        from whence.kernels.records import measure_texts
 
-        data = encode_text(text)
-        if data.count(separator.encode()) != counts.sum():
-            return _array(data), False
-        sizes = np.empty(len(counts), np.int64)
-        empty = measure_pieces(_array(data), ord(separator), counts, sizes)
+        data = _array(encode_text(text))
+        sizes = np.empty(len(self.rows), np.int64)
+        is_good = bool(measure_texts(data, counts, sizes))
         self.rows[name] = sizes
-        return _array(data), empty == NO_MESSAGE
+        return data, is_good
 
     def _add_given(self, given: Sequence[bytes]) -> None:
         self.given = _array(b"".join(given))

@@ -88,14 +88,15 @@ class LogWriter:
     def write(self, data: Buffer) -> None:
         """Append ``data``, for which there is :meth:`room`."""
         size = len(data)
+        offset = self.end_offset
         assert self._file is not None and size + BLANK_SIZE_MIN <= self._free
         try:
-            self._file.write(data, self.end_offset - self._base)
+            self._file.write(data, offset - self._base)
         except StoreError as error:
             self.fail(error)
             raise
         self._free -= size
-        self.end_offset += size
+        self.end_offset = offset + size
 
     def fail(self, error: StoreError) -> None:
         """Append and flush nothing any more. The first reason is the one that stays."""

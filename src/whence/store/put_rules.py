@@ -19,7 +19,6 @@ from whence.formats.rocketmq.properties import (
     NAME_END,
     RECORD_CRC,
     TAGS,
-    VALUE_END,
     WAIT,
 )
 from whence.formats.rocketmq.topics import (
@@ -40,6 +39,7 @@ TOPIC_SIZE_MAX = 127
 RETRY_TOPIC_SIZE_MAX = 255
 INNER_COUNT_MAX = 32_767  # an i2 in a batch queue
 KEY_END = " "
+_KEYS_START, _TAGS_START = f"{KEYS}{NAME_END}", f"{TAGS}{NAME_END}"
 
 
 class RefusedError(Exception):
@@ -88,26 +88,23 @@ def checked_body(body: object) -> bytes:
 
 
 def join_keys(keys: Sequence[str]) -> str:
-    """The value of KEYS. A key that could not be found again is refused."""
-    if isinstance(keys, str):
-        raise UsageError(f"keys are a list of texts, not the one text {keys!r}")
+    """The property KEYS. A key that could not be found again is refused."""
     try:
-        text = KEY_END.join(keys)
-        count = len(keys)
+        text = " ".join(keys)
+        if keys.__class__ is not str and text.count(" ") == len(keys) - 1 and "" not in keys and "\x02" not in text:
+            return f"{_KEYS_START}{text}\x02"
     except TypeError as error:
         raise UsageError(f"keys are a list of texts: {error}") from error
-    if text.count(KEY_END) != count - 1 or "" in keys or VALUE_END in text:
-        raise UsageError(
-            f"keys {list(keys)!r}: a key must not be empty, nor hold a space or the byte 02, which end it"
-        )
-    return text
+    if isinstance(keys, str):
+        raise UsageError(f"keys are a list of texts, not the one text {keys!r}")
+    raise UsageError(f"keys {list(keys)!r}: a key must not be empty, nor hold a space or the byte 02, which end it")
 
 
 def join_tags(tags: str) -> str:
     """The property TAGS."""
-    if not isinstance(tags, str) or VALUE_END in tags:
+    if not isinstance(tags, str) or "\x02" in tags:
         raise UsageError(f"tags {tags!r} must be a text without the byte 02, which ends it")
-    return f"{TAGS}{NAME_END}{tags}{VALUE_END}"
+    return f"{_TAGS_START}{tags}\x02"
 
 
 def checked_properties(

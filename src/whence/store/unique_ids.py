@@ -13,17 +13,19 @@ from __future__ import annotations
 import os
 import time
 
-from whence.formats.rocketmq.ids import UniqueId, encode_unique_id
+from whence.formats.rocketmq.ids import IPV4_ID_SIZE, IPV6_ID_SIZE, UniqueId, encode_unique_id
 
 COUNTER_BITS = 16
 COUNTER_MAX = (1 << COUNTER_BITS) - 1
 NUMBER_DIGITS = 12
+_BYTES = [f"{number:02X}" for number in range(256)]
 
 
 class UniqueIds:
     """Gives ids out, none of them twice. One thread at a time."""
 
     def __init__(self, address: str, pid: int | None = None, loader_hash: int | None = None) -> None:
+        self.size = IPV6_ID_SIZE if ":" in address else IPV4_ID_SIZE  # of each id
         self._address = address
         self._pid = (os.getpid() if pid is None else pid) & 0xFFFF
         self._loader_hash = int.from_bytes(os.urandom(4), "big") if loader_hash is None else loader_hash
@@ -41,7 +43,7 @@ class UniqueIds:
         elif counter > COUNTER_MAX:
             counter = self._move_to(self._now_ms + 1)
         self._counter = counter
-        return f"{self._head}{counter:04X}"
+        return f"{self._head}{_BYTES[counter >> 8]}{_BYTES[counter & 0xFF]}"  # half the time of a format
 
     def take_many(self, now_ms: int, count: int) -> tuple[str, int]:
         """``count`` ids: what they begin with, and the number in the first, from which the others go on."""
