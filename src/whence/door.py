@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from urllib.parse import unquote, urlsplit
 
 from whence.errors import NotFoundError, UsageError
-from whence.files.folder import is_folder
+from whence.files.folder import is_file, is_folder
 from whence.files.names import OFFSET_MAX
 from whence.formats.rocketmq.host import parse_host
 from whence.lookup import search
@@ -205,7 +205,7 @@ def _store_folder(path: str | Path) -> tuple[Path, Ownership | None]:
     if not is_folder(folder):
         raise NotFoundError(f"{folder}: there is no such folder")
     ownership = None
-    if (folder / "whence.json").exists():
+    if is_file(folder / "whence.json"):
         from whence.store.ownership import read_ownership
 
         ownership = read_ownership(folder)

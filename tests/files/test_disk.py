@@ -8,17 +8,18 @@ import pytest
 
 from whence.errors import StoreError
 from whence.files.disk import Disk
+from whence.formats.buffers import Buffer
 
 
 class SlowDisk(Disk):
     """Takes three bytes at a time, as a signal or a quota may make a disk do."""
 
-    def pwrite(self, path: Path, descriptor: int, data: memoryview, position: int) -> int:
+    def pwrite(self, path: Path, descriptor: int, data: Buffer, position: int) -> int:
         return super().pwrite(path, descriptor, data[:3], position)
 
 
 class BrokenDisk(Disk):
-    def pwrite(self, path: Path, descriptor: int, data: memoryview, position: int) -> int:
+    def pwrite(self, path: Path, descriptor: int, data: Buffer, position: int) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def fsync(self, path: Path, descriptor: int) -> None:

@@ -101,7 +101,9 @@ def test_published_items_are_in_slots_and_header_and_nowhere_else(key_hashes, sl
     slots = np.zeros(slot_capacity, np.int32)
     link_items(np.array(key_hashes, np.int32), 7, slots, np.empty(len(key_hashes), np.int32))
     file = np.full(40 + 4 * slot_capacity + 20, 0xEE, np.uint8)
-    publish_items(file, np.array(key_hashes, np.int32), slots, IndexHeader(*numbers, slot_count, 9))
+    begin_ms, end_ms, begin_offset, end_offset = numbers
+    header = IndexHeader(begin_ms, end_ms, begin_offset, end_offset, slot_count, 9)
+    publish_items(file, np.array(key_hashes, np.int32), slots, header)
     expected = b"".join(map(i64, numbers)) + i32(slot_count) + i32(9)
     expected += b"".join(i32(slot) if slot else b"\xee" * 4 for slot in slots.tolist()) + b"\xee" * 20
     assert file.tobytes() == expected

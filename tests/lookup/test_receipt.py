@@ -123,12 +123,14 @@ class TestEachIndexFileInTurn:
         assert (receipt.index_source, receipt.index_files, receipt.indexed_to_offset) == ("none", 0, None)
 
     def test_emptied(self, case):
+        """The newest one may be one that a broker is making: then it is not there yet."""
         _, copy, right, asked = case
-        for number, path in enumerate(index_files(copy)):
+        paths = index_files(copy)
+        for number, path in enumerate(paths):
             data = path.read_bytes()
             path.write_bytes(b"")
             receipt = answers_are_right(copy, right, few(asked, number))
-            assert not_used(receipt) == [str(path)]
+            assert not_used(receipt) == ([] if path == paths[-1] else [str(path)])
             path.write_bytes(data)
 
     def test_filled_with_zeros(self, case):

@@ -13,6 +13,7 @@ from tests.store_maker import MadeStore, T, message
 from whence.door import open_stores
 from whence.errors import StoreError
 from whence.files.disk import DiskFile
+from whence.formats.buffers import Buffer
 from whence.store.archive import ASIDE
 from whence.store.expiry import Expiry
 from whence.store.expiry_policy import ALL_HOURS, HOUR_MS, ExpiryPolicy
@@ -63,15 +64,15 @@ class KilledDisk(UnflushedDisk):
         self._step()
         return super().create(path, size, reserve=reserve)
 
-    def make_folder(self, folder: Path) -> None:
+    def make_folder(self, folder: Path, *, flush: bool = True) -> None:
         if not folder.is_dir():
             self._step()
-        super().make_folder(folder)
+        super().make_folder(folder, flush=flush)
 
     def flush_folder(self, folder: Path) -> None:
         self._step()
 
-    def pwrite(self, path: Path, descriptor: int, data: memoryview, position: int) -> int:
+    def pwrite(self, path: Path, descriptor: int, data: Buffer, position: int) -> int:
         self._step()
         return super().pwrite(path, descriptor, data, position)
 

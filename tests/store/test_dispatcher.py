@@ -18,6 +18,7 @@ from tests.store.test_dispatch import files_below, in_header_order
 from tests.store_maker import QUEUE_FILE_SIZE, MadeStore, make_store, message
 from whence.errors import StoreError
 from whence.files.disk import Disk, DiskFile
+from whence.formats.buffers import Buffer
 from whence.store import dispatcher as dispatcher_module
 from whence.store.commit_log import CommitLog
 from whence.store.dispatcher import Dispatcher, Flushed
@@ -162,7 +163,7 @@ class BrokenIndexDisk(UnflushedDisk):
         self._fail("create", path)
         return super().create(path, size, reserve=reserve)
 
-    def pwrite(self, path: Path, descriptor: int, data: memoryview, position: int) -> int:
+    def pwrite(self, path: Path, descriptor: int, data: Buffer, position: int) -> int:
         self._fail("write", path)
         return super().pwrite(path, descriptor, data, position)
 
@@ -262,7 +263,7 @@ def test_a_queue_that_cannot_be_written_ends_the_dispatch(made, tmp_path):
 class QueueFailingDisk(FailingDisk):
     """Fails at one write or flush of a queue, and at all behind it."""
 
-    def pwrite(self, path: Path, descriptor: int, data: memoryview, position: int) -> int:
+    def pwrite(self, path: Path, descriptor: int, data: Buffer, position: int) -> int:
         if _is_queue(path):
             return super().pwrite(path, descriptor, data, position)
         return os.pwrite(descriptor, data, position)
@@ -288,7 +289,7 @@ class FlakyDisk(UnflushedDisk):
             raise StoreError(f"{path}: no")
         return super().create(path, size, reserve=reserve)
 
-    def pwrite(self, path: Path, descriptor: int, data: memoryview, position: int) -> int:
+    def pwrite(self, path: Path, descriptor: int, data: Buffer, position: int) -> int:
         if path.parent.name == "index" and (path, position) not in self.failed:
             self.failed.add((path, position))
             os.pwrite(descriptor, data[: len(data) // 2], position)

@@ -190,6 +190,13 @@ def test_files_made_ahead_of_need_are_not_the_end(tmp_path, crashed):
         assert store.recovered.cut == []
 
 
+def test_a_first_file_without_bytes_is_made_anew(tmp_path):
+    create(tmp_path / "store").close()
+    (tmp_path / "store" / "commitlog" / f"{0:020d}").write_bytes(b"")
+    with create(tmp_path / "store") as store:
+        assert store.append("T", b"x").status == "PUT_OK"
+
+
 def test_an_index_ahead_of_a_log_that_was_cut_is_cut_with_it(tmp_path):
     with create(tmp_path / "store") as store:
         results = [store.append("T", b"x" * 50, keys=[f"key-{number}"]) for number in range(40)]

@@ -104,6 +104,14 @@ def own_folders_in(folder: Path) -> list[str]:
         raise _not_listed(folder, error) from None
 
 
+def is_file(path: Path) -> bool:
+    """Whether a file is there; False also for what cannot be looked at."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def is_folder(path: Path) -> bool:
     """Whether a folder is there; False also for what cannot be looked at."""
     try:

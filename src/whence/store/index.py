@@ -84,6 +84,7 @@ class Index:
         self._watch = FolderWatch(folder)
         self._maps = MapPool()
         self._unfit: set[IndexFile] = set()
+        self._is_being_made = False
         self._distrusted: dict[IndexFile, CorruptError] = {}
         self._sampled: set[IndexFile] = set()
         self._states: dict[str, FileState] = {}
@@ -95,7 +96,7 @@ class Index:
     def refresh(self) -> None:
         """Notice files that were added or deleted."""
         try:
-            if not self._watch.changed() and not self._unfit:
+            if not self._watch.changed() and not self._unfit and not self._is_being_made:
                 return
             found = {name: state for name, state in files_in(self.folder).items() if is_digits(name)}
         except NotFoundError:
@@ -103,6 +104,10 @@ class Index:
         except StoreError as error:
             self._files, self._unreadable = {}, [_unreadable(self.folder, error)]
             return
+        newest = max(found, default="")
+        self._is_being_made = bool(found) and found[newest].size == 0
+        if self._is_being_made:
+            del found[newest]  # it is not there yet, or its maker was killed
         known, self._files, self._unreadable = self._files, {}, []
         for name in sorted(found):
             file = known.get(name)

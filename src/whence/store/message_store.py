@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from whence.errors import FormatError, NotFoundError, StoreError
-from whence.files.folder import folders_in, is_folder
+from whence.files.folder import folders_in, is_file, is_folder
 from whence.files.mapped_file import read_whole
 from whence.formats.hashing import key_hash, tag_hash
 from whence.formats.rocketmq.checkpoint import CHECKPOINT_SIZE, Checkpoint, decode_checkpoint
@@ -120,7 +120,7 @@ class MessageStore:
         cover = self.cover()
         if self._source is None or self._source[0] is not cover:
             by_us = False
-            if (self.folder / "whence.json").exists():
+            if is_file(self.folder / "whence.json"):
                 from whence.store.ownership import is_indexed_by_us
 
                 by_us = is_indexed_by_us(self.folder, self.index.files)

@@ -72,6 +72,7 @@ class Recovery:
             if self._log.file_size > self._settings.file_size:
                 what = f"the log's files have {self._log.file_size} bytes, not {self._settings.file_size}"
                 raise UsageError(f"{self._folder}: {what}; give file_size={self._log.file_size}")
+            self._remove_empty_files()
             end = self._find_end()
             self._cut_log(end)
             begin = min(self._log.begin_offset, end)
@@ -90,6 +91,16 @@ class Recovery:
         return Recovered(end, flushed, newest, self._kept_aside)
 
     # -- the log ---------------------------------------------------------------------------------------------
+
+    def _remove_empty_files(self) -> None:
+        """Remove what a crash left of a file in the making: RocketMQ, too, opens no log with a file of no bytes."""
+        for folder in self._settings.log_paths(self._folder):
+            empty = [name for name, state in files_in(folder).items() if is_digits(name) and state.size == 0]
+            for name in empty:
+                self._disk.remove(folder / name)
+            if empty:
+                self._disk.flush_folder(folder)
+        self._log.refresh()
 
     def _find_end(self) -> int:
         """Walk over whole records from the flushed point on. Damage before it is no reason to cut the log."""
