@@ -110,12 +110,13 @@ def test_flush_tells_what_lasts_and_goes_on(tmp_path):
     assert first == BuiltFile(first.path, header_of(EXAMPLE[:2], shape))
     assert flushed == [first.path.name, "index"]
     put(builder, EXAMPLE[2:5])
-    assert builder.has_full
+    assert builder.unflushed_full_count == 1
     flushed.clear()
     told = builder.flush()
     assert told.full == BuiltFile(first.path, header_of(EXAMPLE[:3], shape))
     assert told.newest is not None
     assert flushed == [first.path.name, told.newest.path.name, "index"]
+    assert builder.unflushed_full_count == 0
     put(builder, EXAMPLE[5:])
     flushed.clear()
     assert builder.flush().full is None

@@ -1,5 +1,7 @@
 """QueueBuilder: queues as RocketMQ appends to them, message by message."""
 
+import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +22,12 @@ from tests.reference import (
     encode_record,
     java_hash,
 )
-from whence.errors import UsageError
+from whence.errors import StoreError, UsageError
 from whence.formats.rocketmq.consume_queue import ENTRY_SIZE, FILLER, decode_entries
 from whence.kernels.scan import ITEMS, ITEMS_MAX, SCANNED, Status, scan_stretch
 from whence.store import queue_builder
 from whence.store.queue_builder import BuiltQueues, QueueBuilder
+from whence.store.queue_files import cut_queue
 
 T = 1_700_000_000_000
 FILE_SIZE = 100  # five entries
@@ -32,15 +35,22 @@ BASE = 4096
 
 
 def build(
-    folder: Path, records: Iterable[Record], *, rows: int = 50, file_size: int = FILE_SIZE, edit=lambda data: data
+    folder: Path,
+    records: Iterable[Record],
+    *,
+    rows: int = 50,
+    file_size: int = FILE_SIZE,
+    edit=lambda data: data,
+    builder: QueueBuilder | None = None,
+    from_offset: int = BASE,
 ) -> BuiltQueues:
     """Build the queues of records that lie from offset BASE on, ``rows`` of them in a batch."""
     log, left = encode_log_file(records, BASE, 1 << 20)
     assert not left
     data = np.frombuffer(edit(log), np.uint8)
     messages, items = np.empty(rows, SCANNED), np.empty(ITEMS_MAX, ITEMS)
-    builder = QueueBuilder(folder, file_size, UnflushedDisk())
-    position, status = 0, Status.FULL
+    builder = builder or QueueBuilder(folder, file_size, UnflushedDisk())
+    position, status = from_offset - BASE, Status.FULL
     while status == Status.FULL:
         result = scan_stretch(
             data, BASE, position, len(data), check_crc=True, tags=False, messages=messages, items=items
@@ -252,3 +262,140 @@ def test_an_offset_that_no_file_can_have_is_dropped(tmp_path, queue_offset):
     built = build(tmp_path, records)
     assert (built.dropped_count, built.entry_count) == (2, 1)
     assert entries_of(tmp_path / "TopicTest" / "0")[0] == entry(records[1])
+
+
+# Queues that are there
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@given(records=RECORDS, data=st.data())
+def test_queues_that_are_there_are_gone_on_with_to_the_same_bytes(tmp_path_factory, records, data):
+    folder = tmp_path_factory.mktemp("queues")
+    records = place(records)
+    build(folder / "once", records)
+    cut = data.draw(st.integers(0, len(records)))
+    again = data.draw(st.integers(0, cut))  # those behind it are put once more
+    build(folder / "new", records[:cut])
+    build(folder / "new", records, from_offset=(records[again:] or records)[0].physical_offset)
+    assert files_of(folder / "new") == files_of(folder / "once")
+
+
+@given(records=RECORDS, rows=st.integers(1, 9))
+def test_written_and_flushed_between_any_two_messages_the_bytes_are_the_same(tmp_path_factory, records, rows):
+    folder = tmp_path_factory.mktemp("queues")
+    records = place(records)
+    build(folder / "once", records)
+
+    class WritingBuilder(QueueBuilder):
+        def put(self, *arguments) -> None:
+            super().put(*arguments)
+            self.flush()
+
+    build(folder / "new", records, rows=rows, builder=WritingBuilder(folder / "new", FILE_SIZE, UnflushedDisk()))
+    assert files_of(folder / "new") == files_of(folder / "once")
+
+
+def test_the_end_of_a_queue_is_known_before_and_after_something_is_put(tmp_path):
+    records = place([Record(queue_offset=number) for number in range(3, 9)])
+    build(tmp_path, records[:4])
+    builder = QueueBuilder(tmp_path, FILE_SIZE, UnflushedDisk())
+    assert builder.end_offset("TopicTest", 0) == 7
+    assert (builder.end_offset("TopicTest", 1), builder.end_offset("Other", 0)) == (0, 0)
+    assert builder.end_offset("../TopicTest", 0) == 0
+    build(tmp_path, records, builder=builder, from_offset=records[4].physical_offset)
+    assert builder.end_offset("TopicTest", 0) == 9
+
+
+def test_a_queue_that_was_cut_to_nothing_goes_on_at_its_offset(tmp_path):
+    records = place([Record(queue_offset=10), Record(queue_offset=11)])
+    build(tmp_path, records)
+    cut_queue(tmp_path / "TopicTest" / "0", 0, UnflushedDisk())
+    assert QueueBuilder(tmp_path, FILE_SIZE, UnflushedDisk()).end_offset("TopicTest", 0) == 10
+    build(tmp_path, records)
+    assert entries_of(tmp_path / "TopicTest" / "0")[:2] == [entry(records[0]), entry(records[1])]
+
+
+@pytest.mark.parametrize("size", [0, FILE_SIZE])
+@pytest.mark.parametrize("queue_offset", [0, 5, 12])
+def test_a_file_that_was_made_before_a_crash_and_never_written_is_made_again(tmp_path, queue_offset, size):
+    """A queue that begins at 12 needs two fillers: what is not written yet is not where it begins."""
+    folder = tmp_path / "TopicTest" / "0"
+    folder.mkdir(parents=True)
+    (folder / f"{queue_offset // 5 * FILE_SIZE:020d}").write_bytes(bytes(size))
+    records = place([Record(queue_offset=queue_offset + number) for number in range(3)])
+    build(tmp_path, records)
+    build(tmp_path / "once", records)
+    assert files_of(tmp_path / "TopicTest") == files_of(tmp_path / "once" / "TopicTest")
+
+
+def test_files_of_another_size_are_not_gone_on_with(tmp_path):
+    records = place([Record(queue_offset=0), Record(queue_offset=1)])
+    build(tmp_path, records[:1])
+    with pytest.raises(StoreError, match="its files have 100 bytes; they cannot go on with 200"):
+        build(tmp_path, records, file_size=200)
+
+
+def test_flush_reaches_every_file_and_folder_that_changed_and_no_other(tmp_path):
+    flushed: list[str] = []
+
+    class NotingDisk(UnflushedDisk):
+        def fsync(self, path: Path, descriptor: int) -> None:
+            flushed.append(str(path.relative_to(tmp_path)))
+
+    builder = QueueBuilder(tmp_path / "q", FILE_SIZE, NotingDisk())
+    places = [("TU"[number % 2], number // 2) for number in range(10)] + [("T", 5), ("T", 6)]
+    records = place([Record(topic=topic, queue_offset=queue_offset) for topic, queue_offset in places])
+    build(tmp_path / "q", records[:10], builder=builder)
+    both = {f"q/{topic}{rest}" for topic in "TU" for rest in ("", "/0", "/0/00000000000000000000")}
+    assert set(flushed) == both | {".", "q"}
+    flushed.clear()
+    build(tmp_path / "q", records, builder=builder, from_offset=records[10].physical_offset)
+    assert flushed == ["q/T/0/00000000000000000100", "q/T/0"]
+    flushed.clear()
+    builder.flush()
+    assert flushed == []
+
+
+@pytest.mark.slow
+def test_ten_thousand_queues_are_written_within_the_limit_of_open_files(tmp_path):
+    """In a process of its own, for a limit once lowered stays."""
+    run = subprocess.run(
+        [sys.executable, "-c", TEN_THOUSAND_QUEUES, str(tmp_path)], capture_output=True, text=True, timeout=300
+    )
+    assert run.returncode == 0, run.stderr
+    assert len(list(tmp_path.glob("*/*/*"))) == 10_000
+    for number in (0, 4711, 9999):
+        assert [row[0] for row in entries_of(tmp_path / f"topic-{number // 4}" / str(number % 4))[:4]] == [
+            number + 10_000 * round_number for round_number in range(3)
+        ] + [0]
+
+
+TEN_THOUSAND_QUEUES = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from tests.disks import UnflushedDisk
+from whence.kernels.scan import SCANNED
+from whence.store.queue_builder import QueueBuilder
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
+names = [b"topic-%d" % (number // 4) for number in range(10_000)]
+data = np.frombuffer(b"".join(names), np.uint8)
+messages = np.zeros(len(names), SCANNED)
+messages["topic_size"] = [len(name) for name in names]
+messages["topic_hash"] = np.arange(len(names)) // 4
+messages["queue"] = np.arange(len(names)) % 4
+messages["size"] = 1
+builder = QueueBuilder(Path(sys.argv[1]), 6_000_000, UnflushedDisk())
+for round_number in range(3):
+    messages["queue_offset"] = round_number
+    messages["physical_offset"] = np.arange(len(names)) + 10_000 * round_number
+    messages["topic_at"] = np.cumsum(messages["topic_size"]) - messages["topic_size"] - np.arange(len(names))
+    builder.put(data, 10_000 * round_number, messages)
+    builder.flush()
+    builder.close()
+    builder = QueueBuilder(Path(sys.argv[1]), 6_000_000, UnflushedDisk())
+"""

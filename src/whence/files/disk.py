@@ -100,11 +100,8 @@ class Disk:
         with _named(path, what):
             return DiskFile(path, os.open(path, flags | os.O_CLOEXEC, MODE), self)
 
-    def make_folder(self, folder: Path, *, flush: bool = True) -> None:
-        """Make a folder, and those above it, if they are not there.
-
-        Each lasts once this returns; without ``flush``, once the caller has flushed the one that it is in.
-        """
+    def make_folder(self, folder: Path) -> None:
+        """Make a folder, and those above it, if they are not there; each lasts once this returns."""
         missing = []
         while not folder.is_dir():
             missing.append(folder)
@@ -112,8 +109,12 @@ class Disk:
         for one in reversed(missing):
             with _named(one, "cannot be made"):
                 one.mkdir(exist_ok=True)
-            if flush:
-                self.flush_folder(one.parent)
+            self.flush_folder(one.parent)
+
+    def add_folder(self, folder: Path) -> None:
+        """Make a folder in one that is there, if it is not; it lasts once that one is flushed."""
+        with _named(folder, "cannot be made"):
+            folder.mkdir(exist_ok=True)
 
     def flush_folder(self, folder: Path) -> None:
         """Make what was created, renamed and removed in a folder last."""

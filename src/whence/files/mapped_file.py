@@ -58,16 +58,23 @@ class MappedFile:
 
     def next_data(self, position: int) -> int:
         """The first position at or behind this one that is not in a hole; the file's end if there is none."""
-        if not hasattr(os, "SEEK_DATA"):
-            return position
+        return self._seek(position, "SEEK_DATA", position)
+
+    def next_hole(self, position: int) -> int:
+        """The first position at or behind this one that is in a hole, as far as can be told; else the file's end."""
+        return self._seek(position, "SEEK_HOLE", self.size)
+
+    def _seek(self, position: int, what: str, unknown: int) -> int:
+        if not hasattr(os, what):
+            return unknown
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            return position
+            return unknown
         try:
-            return max(position, os.lseek(descriptor, position, os.SEEK_DATA))
+            return max(position, os.lseek(descriptor, position, getattr(os, what)))
         except OSError as error:
-            return self.size if error.errno == errno.ENXIO else position
+            return self.size if error.errno == errno.ENXIO else unknown
         finally:
             os.close(descriptor)
 

@@ -50,7 +50,7 @@ class Flushed:
 class Dispatcher:
     """One thread that dispatches and one that flushes; any thread may call its methods.
 
-    ``log`` is a reader of its own. ``end`` tells how far the log is written: up to there every record is whole.
+    ``log`` is a reader of its own, and closed with it. ``end`` tells how far the log is written: up to there every record is whole.
     Queues go on at ``from_offset``, where a record begins or will; the index does so at ``index_offset``, if that is
     another one, behind the first ``index_skip`` items from there on, which it has already.
 
@@ -185,6 +185,7 @@ class Dispatcher:
         finally:
             self._index.close()
             self._queues.close()
+            self._log.close()
         if self.failure is not None:
             raise self.failure
 
@@ -269,7 +270,7 @@ class Dispatcher:
         if self._waiting:
             with self._written_more:
                 self._written_more.notify_all()
-        if self._offset - self._flush_state[0] >= self._flush_size or self._index.has_full:
+        if self._offset - self._flush_state[0] >= self._flush_size or self._index.unflushed_full_count:
             self._flush_now.set()
 
     # -- the index -------------------------------------------------------------------------------------------

@@ -267,9 +267,9 @@ class IndexBuilder:
         return built
 
     @property
-    def has_full(self) -> bool:
-        """Whether a file became full since the last flush."""
-        return bool(self._full)
+    def unflushed_full_count(self) -> int:
+        """How many files became full since the last flush."""
+        return len(self._full)
 
     def unflushed(self) -> UnflushedIndex:
         """What has to be flushed for all to last that a live builder put until now. Taken once, and flushed once."""

@@ -236,7 +236,8 @@ class QueueBuilder:
         """Begin a queue at this position: fillers take the room before it in its first file."""
         folder = self._queue_folder(*self._places[number])
         self._disk.make_folder(self._folder)
-        self._disk.make_folder(folder, flush=False)  # a flush of each would take longer than all else
+        self._disk.add_folder(folder.parent)  # a flush of each would take longer than all else
+        self._disk.add_folder(folder)
         self._changed_folders |= {self._folder: None, folder.parent: None}
         before = position % self._file_size
         queue = _Queue(folder, position - before)
