@@ -26,6 +26,11 @@ from whence.store.queue_builder import QueueBuilder
 
 ROUND_SIZE = 64 * 1048576  # bytes of log that are dispatched before readers see them, and before others get a turn
 BULK_SIZE = 1048576  # so much to do is done without a pause
+# Threads that append need the interpreter, too: for each round of dispatch they lose more time than it takes. With
+# the pauses below a tight loop of appends took 1.15 times as long as without dispatch, with 5 ms 1.3 times, with none
+# 2.5 times.
+RESTS = 20  # a pause is as long as so many rounds
+PAUSE_MAX_S = 0.02
 IDLE_S = 1.0
 DAMAGE_MAX = 1000  # records that could not be read and are told
 
@@ -50,10 +55,11 @@ class Flushed:
 class Dispatcher:
     """One thread that dispatches and one that flushes; any thread may call its methods.
 
-    ``log`` is a reader of its own, and closed with it. ``end`` tells how far the log is written: up to there every record is whole.
-    Queues go on at ``from_offset``, where a record begins or will; the index does so at ``index_offset``, if that is
-    another one, behind the first ``index_skip`` items from there on, which it has already.
+    ``log`` is a reader of its own, and closed with it. ``end`` tells how far the log is written: up to there every
+    record is whole. Queues go on at ``from_offset``, where a record begins or will; the index does so at
+    ``index_offset``, if that is another one, behind the first ``index_skip`` items from there on, which it has.
 
+    ``pause_s``: how long it waits at least between two rounds, unless somebody waits for it.
     ``on_failure`` is called once, with what ended the dispatch; ``failure`` keeps it.
     """
 
@@ -70,7 +76,7 @@ class Dispatcher:
         index_skip: int = 0,
         on_flushed: Callable[[Flushed], None] = lambda flushed: None,
         on_failure: Callable[[StoreError], None] = lambda failure: None,
-        pause_s: float = 0.005,
+        pause_s: float = 0.002,
         flush_size: int = 64 * 1048576,
         flush_interval_s: float = 10.0,
         index_tries: int = 3,
@@ -220,6 +226,7 @@ class Dispatcher:
 
     def _dispatch_on(self) -> None:
         while self.failure is None:
+            begin_s = time.monotonic()
             to_do = self._end() - self._written
             if to_do > 0:
                 self._round()
@@ -231,8 +238,8 @@ class Dispatcher:
                 self._sleep()
                 continue
             if to_do < BULK_SIZE and not self._waiting and not self._is_closing:
-                # Who appends needs the interpreter, too. What comes in meanwhile is dispatched together.
-                self._awake.wait(self._pause_s)
+                pause_s = min(max(RESTS * (time.monotonic() - begin_s), self._pause_s), PAUSE_MAX_S)
+                self._awake.wait(pause_s)
                 self._awake.clear()
 
     def _sleep(self) -> None:
