@@ -14,6 +14,7 @@ flush, only to have them queue up for it again. To let the first thread that wai
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from enum import StrEnum
@@ -106,6 +107,7 @@ class Flusher:
             waiting: list[threading.Lock] = []
             is_due = self._wake.acquire(timeout=timeout_s)
             if is_due:
+                self._let_others_come()
                 with self._lock:
                     self._is_woken = False
                     waiting, self._waiting = self._waiting, waiting
@@ -117,6 +119,17 @@ class Flusher:
                 self._flush()  # covers all who wait: they had appended before
             for gate in waiting:
                 gate.release()
+
+    def _let_others_come(self) -> None:
+        """Let threads run that are about to wait, as long as each turn brings some: one flush then serves more.
+
+        Those that the last flush has served have just begun to append again. Without this a flush served 12 of 32
+        threads, and a message took half as much time again of the processor.
+        """
+        count = 0
+        while count < len(self._waiting):
+            count = len(self._waiting)
+            os.sched_yield()
 
     def _flush(self) -> None:
         try:
