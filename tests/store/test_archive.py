@@ -36,7 +36,7 @@ from tests.store.expiring import (
 from tests.store_maker import FILE_SIZE, QUEUE_FILE_SIZE, MadeStore, make_store, message
 from whence.errors import LockedError, StoreError, UsageError
 from whence.files.atomic import remove_unfinished
-from whence.files.disk import Disk
+from whence.files.disk import Disk, DiskFile
 from whence.files.lock import StoreLock
 from whence.store.archive import ASIDE
 from whence.store.expiry import Expiry
@@ -334,6 +334,40 @@ class TestCrashes:
         with pytest.raises(Killed):
             expire(made.folder, 2, InterruptedDisk(), tmp_path / "archive")
         assert names_below(tmp_path / "archive") == {"lock"}
+
+    @pytest.mark.parametrize("disk_kind", [UnflushedDisk, ElsewhereDisk])
+    def test_a_power_failure_takes_no_message(self, made, tmp_path, disk_kind):
+        """What is not flushed is gone: a source goes only after the file and its name have come to stay."""
+        archive = tmp_path / "archive"
+        unflushed: set[Path] = set()
+
+        class RecordingDisk(disk_kind):  # type: ignore[misc,valid-type]
+            def create(self, path: Path, size: int, *, reserve: bool) -> DiskFile:
+                unflushed.add(path)
+                return super().create(path, size, reserve=reserve)
+
+            def fsync(self, path: Path, descriptor: int) -> None:
+                unflushed.discard(path)
+
+            def rename(self, path: Path, target: Path) -> None:
+                assert path not in unflushed
+                super().rename(path, target)
+                unflushed.add(target.parent)
+
+            def remove(self, path: Path) -> None:
+                if path.exists() and archive not in path.parents:
+                    assert (archive / path.relative_to(made.folder)).exists()
+                    assert unflushed == set()
+                super().remove(path)
+
+            def flush_folder(self, folder: Path) -> None:
+                if folder.parent == made.folder:
+                    assert unflushed == set()
+                unflushed.discard(folder)
+
+        expire(made.folder, 3, RecordingDisk(), archive)
+        assert unflushed == set()
+        check_answers([archive, made.folder], made.records)
 
     def test_what_a_crash_left_half_copied_is_made_anew(self, made, tmp_path):
         (tmp_path / "archive").mkdir()

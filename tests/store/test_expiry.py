@@ -11,7 +11,7 @@ import pytest
 
 import whence
 from tests.disks import FailingDisk, UnflushedDisk
-from tests.golden import CLEAN, RECOVERED
+from tests.golden import CLEAN, CRASHED, RECOVERED
 from tests.reference import IndexFileTwin, expired_files
 from tests.store.expiring import (
     KEEP_MS,
@@ -45,7 +45,7 @@ def made(tmp_path) -> MadeStore:
 
 
 @pytest.mark.parametrize("part", ["none", "one", "half", "all"])
-@pytest.mark.parametrize("name", CLEAN + RECOVERED)
+@pytest.mark.parametrize("name", CLEAN + RECOVERED + CRASHED)
 def test_a_golden_store_keeps_what_rocketmq_would_keep(golden, tmp_path, name, part):
     store = golden(name).copy(tmp_path)
     before = names_below(store)

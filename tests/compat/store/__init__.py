@@ -172,6 +172,10 @@ class StoreJudge:
         said = self.ask("look", str(physical_offset))
         return None if said == "-" else Seen.parse(said)
 
+    def expire(self) -> None:
+        """Let RocketMQ delete the files that have expired by its settings."""
+        assert self.ask("expire") == "expired"
+
     def put(
         self,
         topic: str,
