@@ -64,10 +64,10 @@ class KilledDisk(UnflushedDisk):
         self._step()
         return super().create(path, size, reserve=reserve)
 
-    def make_folder(self, folder: Path, *, flush: bool = True) -> None:
+    def make_folder(self, folder: Path) -> None:
         if not folder.is_dir():
             self._step()
-        super().make_folder(folder, flush=flush)
+        super().make_folder(folder)
 
     def flush_folder(self, folder: Path) -> None:
         self._step()

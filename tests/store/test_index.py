@@ -320,6 +320,18 @@ class TestWhileABrokerWrites:
         after = index.cover(log)
         assert (len(believed(after)), after.not_used) == (1, ())
 
+    def test_a_file_may_lead_into_log_files_that_were_made_since_those_were_listed(self, tmp_path):
+        made = make_store(tmp_path, MESSAGES, items=1000)
+        assert len(made.log_files) > 2
+        held_back = {path: path.read_bytes() for path in made.log_files[1:]}
+        for path in held_back:
+            path.unlink()
+        log, index = CommitLog(tmp_path / "commitlog"), Index(tmp_path / "index")
+        for path, data in held_back.items():
+            path.write_bytes(data)
+        cover = index.cover(log)
+        assert (len(believed(cover)), cover.not_used) == (1, ())
+
     def test_a_file_of_the_same_name_that_takes_its_place_is_read(self, tmp_path):
         """Written aside and renamed, as a repair does it."""
         made = make_store(tmp_path, MESSAGES, items=1000, indexed=20)

@@ -309,6 +309,8 @@ class LogSearch:
             if segment.to_offset <= self._from or segment.from_offset >= self._below:
                 self._step("skipped", file=segment.file, why="the page before went past it")
             elif segment.file is None:
+                if segment.seam:  # an index file tells that nothing else lies here
+                    receipt.index_source = self.store.index_source()
                 yield from self._scan_for_keys(segment, keys)
             else:
                 receipt.index_source = self.store.index_source()

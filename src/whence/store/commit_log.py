@@ -85,9 +85,9 @@ class CommitLog:
             raise NotFoundError(self._why_not_here(physical_offset))
         return self._file(base)
 
-    def refresh(self) -> None:
-        """Notice files that were added or deleted."""
-        self._files.refresh()
+    def refresh(self) -> bool:
+        """Notice files that were added or deleted; True if there were some."""
+        return self._files.refresh()
 
     def state(self) -> tuple[object, ...]:
         """Differs from an earlier one if files came or went, or something was written at the log's end."""

@@ -241,7 +241,8 @@ class Index:
             except (FormatError, StoreError):
                 time.sleep(HEADER_PAUSE_S)
                 again = file.header_bytes()
-                if again == header_bytes or attempt == HEADER_TRIES - 1:
+                is_newer = log.refresh()  # it may lead into log files that were made since those were listed
+                if attempt == HEADER_TRIES - 1 or not (is_newer or again != header_bytes):
                     raise
                 header_bytes = again
         self._reaches[file] = (header_bytes, reach)
