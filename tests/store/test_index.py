@@ -322,7 +322,7 @@ class TestWhileABrokerWrites:
 
     def test_a_file_may_lead_into_log_files_that_were_made_since_those_were_listed(self, tmp_path):
         made = make_store(tmp_path, MESSAGES, items=1000)
-        assert len(made.log_files) > 2
+        assert len(made.log_files) > 1
         held_back = {path: path.read_bytes() for path in made.log_files[1:]}
         for path in held_back:
             path.unlink()
