@@ -8,6 +8,7 @@ its one message a call.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import threading
@@ -79,6 +80,7 @@ def results(
         def opened(_: int) -> Store:
             store = open_store(folder / "new", flush)
             store.append(TOPIC, BODY, keys=keys[0], tags=TAGS)  # makes the first file
+            os.sync()  # what other rounds have written and removed is not to be waited for in this one
             return store
 
         def close(store: Store) -> None:

@@ -98,6 +98,7 @@ final class Append extends Peer.Task {
                 setter.invoke(reput, Long.MAX_VALUE);
             }
             put(0); // makes the first file
+            new ProcessBuilder("sync").start().waitFor(); // what other rounds wrote and removed is not this one's
         } catch (Exception error) {
             throw new IllegalStateException(error);
         }

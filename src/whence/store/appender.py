@@ -36,7 +36,6 @@ from whence.formats.rocketmq.properties import (
     PROPERTIES_SIZE_MAX,
     UNIQUE_ID,
     VALUE_END,
-    encode_text,
     join_properties,
 )
 from whence.formats.rocketmq.sys_flag import HOSTS_MASK, TRANSACTION_MASK, SysFlag, Transaction
@@ -172,7 +171,6 @@ class Appender:
         self._store_host_data = encode_host(store_host)
         self._sure_size_max = min(message_size_max, self._record_size_max)  # what is not larger breaks no limit
         self._id_property_size = len(_ID_START) + self._ids.size + len(VALUE_END)
-        self._added_size = self._id_property_size + self._record_crc_size
         self._own_kind = self._kind(0, None)
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._buffer: NDArray[np.uint8] = np.empty(0, np.uint8)  # in which the records of a batch are made
@@ -216,6 +214,7 @@ class Appender:
             kind = self._own_kind
             if sys_flag or born_host is not None:
                 kind = self._kind(sys_flag, born_host, topic, inner_count)
+            head, sys_flag, born_host_data, step = kind
             text = join_keys(keys) if keys else ""
             if tags:
                 text += join_tags(tags)
@@ -227,12 +226,6 @@ class Appender:
                 unique_id = given.get(UNIQUE_ID, "")
                 wait = wait and waits(given)
                 text += join_properties(given)
-            properties_data = encode_text(text)
-            head, sys_flag, born_host_data, step = kind
-            properties_size = len(properties_data) + (self._record_crc_size if unique_id else self._added_size)
-            size = head.size + len(body) + place.topic_size + properties_size
-            if properties_size > PROPERTIES_SIZE_MAX or size > self._sure_size_max:
-                self._check_sizes(len(body), properties_size, size)
             body_crc = crc32(body) & CRC_MASK
             if not self._lock.acquire(False):
                 self._wait_for_lock()
@@ -240,16 +233,16 @@ class Appender:
                 if self.refusal:
                     raise RefusedError(PutStatus.SERVICE_NOT_AVAILABLE, self.refusal)
                 now_ms = self._clock()
-                if late is not None:
-                    late_data = late.text(place).encode()
-                    properties_data += late_data
-                    properties_size += len(late_data)
-                    size += len(late_data)
-                    self._check_late(late, properties_size, size)
-                id_property = b""
                 if not unique_id:
                     unique_id = self._ids.take(now_ms)
-                    id_property = f"{_ID_START}{unique_id}\x02".encode()
+                    text = f"{_ID_START}{unique_id}\x02{text}"
+                if late is not None:
+                    text += late.text(place)
+                properties_data = text.encode()
+                properties_size = len(properties_data) + self._record_crc_size
+                size = head.size + len(body) + place.topic_size + properties_size
+                if properties_size > PROPERTIES_SIZE_MAX or size > self._sure_size_max:
+                    self._check_sizes(len(body), properties_size, size, late)
                 physical_offset = self._log.room(size)
                 queue_offset = place.end if step else 0
                 record = b"".join(
@@ -274,7 +267,6 @@ class Appender:
                         body,
                         place.topic_data,
                         properties_size.to_bytes(_SIZE_SIZE, "big"),
-                        id_property,
                         properties_data,
                     )
                 )
@@ -292,11 +284,11 @@ class Appender:
             return PutResult(self._status_of_failure(), detail=str(error))
         except struct.error as error:
             raise UsageError(f"a number does not fit into its field of the record: {error}") from error
-        status, detail = PutStatus.PUT_OK, ""
+        except UnicodeEncodeError as error:
+            raise UsageError(f"a key, tag or property holds half a character (a lone surrogate): {text!r}") from error
         if self._on_append is not None:
             self._on_append()
-        if self._is_sync:
-            status, detail = self._flushed(physical_offset + size, wait)
+        status, detail = self._flushed(physical_offset + size, wait) if self._is_sync else (PutStatus.PUT_OK, "")
         result = (status, physical_offset, queue_offset, unique_id, now_ms, size, self._store_host_data, detail)
         return _new_tuple(PutResult, result)
 
@@ -333,13 +325,6 @@ class Appender:
             )
         self._light_queues.add(name)
         return self._queues.get((name, LIGHT_QUEUE)) or self._add_queue(name, LIGHT_QUEUE)
-
-    def _check_late(self, late: _LateProperties, properties_size: int, size: int) -> None:
-        """Refuse a message that has become too large. For light queues RocketMQ has limits of its own."""
-        if late.light_queues is None:
-            self._check_sizes(0, properties_size, size)
-        elif properties_size > PROPERTIES_SIZE_MAX or size > self._sure_size_max:
-            raise illegal(f"{properties_size} bytes of properties, {size} in all: too many for light queues")
 
     # -- many messages ---------------------------------------------------------------------------------------
 
@@ -556,8 +541,14 @@ class Appender:
             drops_record_crc=self._record_crc_size > 0,
         )
 
-    def _check_sizes(self, body_size: int, properties_size: int, size: int) -> None:
+    def _check_sizes(
+        self, body_size: int, properties_size: int, size: int, late: _LateProperties | None = None
+    ) -> None:
         """Refuse a message that is too large, for the reason that RocketMQ finds first."""
+        if late is not None and late.light_queues is not None:
+            # RocketMQ has limits of its own for light queues, and one answer.
+            if properties_size > PROPERTIES_SIZE_MAX or size > self._sure_size_max:
+                raise illegal(f"{properties_size} bytes of properties, {size} in all: too many for light queues")
         if properties_size > PROPERTIES_SIZE_MAX:
             detail = f"properties take {properties_size} bytes; {PROPERTIES_SIZE_MAX} fit"
             raise RefusedError(PutStatus.PROPERTIES_SIZE_EXCEEDED, detail)
