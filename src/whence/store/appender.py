@@ -71,6 +71,7 @@ CRC_MASK = 0x7FFFFFFF
 _SIZE_SIZE = 2  # of the properties
 
 _ID_START = f"{UNIQUE_ID}{NAME_END}"
+_PUT_OK = PutStatus.PUT_OK  # Python 3.11 takes 0.1 us to find a member of an enum
 _new_tuple = tuple.__new__  # less than half the time of PutResult()
 
 
@@ -288,7 +289,7 @@ class Appender:
             raise UsageError(f"a key, tag or property holds half a character (a lone surrogate): {text!r}") from error
         if self._on_append is not None:
             self._on_append()
-        status, detail = self._flushed(physical_offset + size, wait) if self._is_sync else (PutStatus.PUT_OK, "")
+        status, detail = self._flushed(physical_offset + size, wait) if self._is_sync else (_PUT_OK, "")
         result = (status, physical_offset, queue_offset, unique_id, now_ms, size, self._store_host_data, detail)
         return _new_tuple(PutResult, result)
 
@@ -496,9 +497,8 @@ class Appender:
             if len(rows) and rows[name].max() > size_max:
                 number = int(np.argmax(rows[name] > size_max))
                 row = rows[number]
-                sizes = (int(row[name]) for name in ("body_size", "properties_size", "record_size"))
                 try:
-                    self._check_sizes(*sizes)
+                    self._check_sizes(int(row["body_size"]), int(row["properties_size"]), int(row["record_size"]))
                 except RefusedError as refused:
                     raise RefusedError(refused.status, f"message {number} of the batch: {refused.detail}") from None
 
