@@ -21,8 +21,9 @@ import os
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -35,30 +36,16 @@ from whence.files.lock import StoreLock
 from whence.files.mapped_file import MappedFile, read_whole
 from whence.files.names import OFFSET_MAX, is_digits
 from whence.formats.rocketmq.config import decode_config, encode_config
-from whence.formats.rocketmq.index_file import (
-    FIRST_ITEM,
-    ITEM_SIZE,
-    IndexHeader,
-    decode_header,
-    decode_items,
-    encode_header,
-    encode_slots,
-    item_position,
-    slot_position,
-)
+from whence.formats.rocketmq.index_file import FIRST_ITEM, HEADER_SIZE, decode_header, encode_header, item_position
 from whence.store.commit_log import CommitLog
+from whence.store.index_cut import linked_slots, write_slots
 from whence.store.index_file import IndexFile, Shape
 from whence.store.message_store import CONFIG_SIZE_MAX
 from whence.store.old_files import QUEUE_ENTRY_SIZES, size_below
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 PIECE = 1 << 20  # bytes that are compared or copied at once
-ITEMS_AT_ONCE = 65_536
 ASIDE = ".whence-incoming"
 """What is being copied. Not in the folder of its file: RocketMQ takes any name there for an offset."""
-LINK_AT = ITEM_SIZE - 4
 TOPICS = Path("config", "topics.json")
 TOPIC_TABLE = "topicConfigTable"
 
@@ -80,6 +67,8 @@ class Archive:
         _refuse_nesting(store, self.folder)
         if not self.folder.exists():
             return None
+        if not is_folder(self.folder):
+            raise UsageError(f"{self.folder}: is no folder, as an archive is")
         if (self.folder / "whence.json").exists():
             raise UsageError(f"{self.folder}: is a store that is written to, not an archive; name another folder")
         if not is_folder(self.folder / "commitlog"):
@@ -177,32 +166,44 @@ class Archive:
         False, too, for a file that makes no sense, and for one whose last message below the cut cannot be read: a
         reader would not believe it. The part of the log that it covers is scanned.
         """
-        source = IndexFile(path)
+        source, mapped = IndexFile(path), MappedFile(path)
         target = self.folder / "index" / path.name
         shape = source.resolve_shape(_shapes_in(path.parent))
         if shape is None:
             return False
-        numbers = range(FIRST_ITEM, source.header().next_item)
+        header = source.header()
+        numbers = range(FIRST_ITEM, header.next_item)
         next_item = FIRST_ITEM + bisect_left(numbers, cut, key=lambda number: source.item(number)[1])
         if next_item == FIRST_ITEM or self._has_items(target, source, next_item):
             return False
         _, end_offset = source.item(next_item - 1)
         log = CommitLog(self.folder / "commitlog")
         try:
-            end_timestamp_ms = log.read(end_offset).store_timestamp_ms
+            end_timestamp_ms = log.read(end_offset).store_timestamp_ms  # items know seconds only
+            slots = linked_slots(mapped, shape, next_item)
         except (FormatError, NotFoundError):
             return False
         finally:
             log.close()
+        header = replace(
+            header,
+            end_timestamp_ms=end_timestamp_ms,
+            end_physical_offset=end_offset,
+            slot_count=int(np.count_nonzero(slots)),
+            item_count=next_item,
+        )
+        first, end = (item_position(shape.slot_capacity, number) for number in (FIRST_ITEM, next_item))
         with self._aside() as aside:
             with self._disk.create(aside, shape.file_size, reserve=False) as file:
-                cut_index_file(source, next_item, end_timestamp_ms, file)
+                _copy_bytes(mapped, file, first, end)
+                write_slots(file, slots)
+                file.write(encode_header(header), 0)
                 file.flush()
             self._publish(aside, target)
         return True
 
     def _has_items(self, target: Path, source: IndexFile, next_item: int) -> bool:
-        """Whether the items below this number are here. A copy with fewer must have the same, but for their links."""
+        """Whether the items below this number are here. A copy with fewer must have the same."""
         there, file = self._there(target), MappedFile(source.path)
         if there is None:
             return False
@@ -210,13 +211,9 @@ class Archive:
         if shape is None:
             _agree(there, file, 0, file.size)
             return True
-        _agree(there, file, 0, 0)
         here = decode_header(there.data).next_item
-        for first in range(FIRST_ITEM, min(here, next_item), ITEMS_AT_ONCE):
-            behind = min(first + ITEMS_AT_ONCE, here, next_item)
-            ours, theirs = (_linkless(data, shape, first, behind) for data in (there.data, file.data))
-            if not np.array_equal(ours, theirs):
-                raise _different(there, file)
+        numbers = (FIRST_ITEM, min(here, next_item))
+        _agree(there, file, *(item_position(shape.slot_capacity, number) for number in numbers))
         return here >= next_item
 
     # -- files -----------------------------------------------------------------------------------------------
@@ -229,10 +226,8 @@ class Archive:
 
     def _take(self, path: Path, target: Path, *, is_here: bool) -> None:
         """Move a file to its place, or remove it if all of it is there."""
-        if is_here:
-            self._disk.remove(path)
-        else:
-            self._disk.make_folder(target.parent)
+        self._disk.make_folder(target.parent)
+        if not is_here:
             try:
                 self._disk.rename(path, target)
             except StoreError as error:
@@ -240,18 +235,20 @@ class Archive:
                     raise
                 source = MappedFile(path)
                 self._copy(source, target, source.size)
-                self._disk.remove(path)
-            self._disk.flush_folder(target.parent)
+                is_here = True
+        if is_here:
+            with self._disk.open(target) as file:  # who made it may not have come to that
+                file.flush()
+        self._disk.flush_folder(target.parent)
+        if is_here:
+            self._disk.remove(path)
         self._disk.flush_folder(path.parent)
 
     def _copy(self, source: MappedFile, target: Path, kept: int) -> None:
         """Make a file of the same length and age with the first ``kept`` bytes of another. Zeros take no room."""
         with self._aside() as aside:
             with self._disk.create(aside, source.size, reserve=False) as file:
-                for at in range(0, kept, PIECE):
-                    piece = source.data[at : min(at + PIECE, kept)]
-                    if piece.tobytes().count(0) < len(piece):
-                        file.write(piece, at)
+                _copy_bytes(source, file, 0, kept)
                 file.flush()
                 file.set_modified(source.path.stat().st_mtime_ns // 1_000_000)
             self._publish(aside, target)
@@ -275,53 +272,18 @@ class Archive:
         self._disk.flush_folder(target.parent)
 
 
-def cut_index_file(source: IndexFile, next_item: int, end_timestamp_ms: int, file: DiskFile) -> None:
-    """Write the index file that ``source`` was before item ``next_item`` was put: those below, linked anew.
-
-    ``end_timestamp_ms``: when the message of the last of them was stored, for items know seconds only.
-    """
-    from whence.kernels.chains import link_items
-
-    shape = source.shape
-    assert shape is not None and FIRST_ITEM < next_item <= shape.item_capacity
-    slots = np.zeros(shape.slot_capacity, np.int32)
-    slot_count = 0
-    for first in range(FIRST_ITEM, next_item, ITEMS_AT_ONCE):
-        behind = min(first + ITEMS_AT_ONCE, next_item)
-        begin, end = (item_position(shape.slot_capacity, number) for number in (first, behind))
-        items = decode_items(source.data[begin:end]).copy()
-        previous_items = np.empty(len(items), np.int32)
-        slot_count += link_items(items["key_hash"].astype(np.int32), first, slots, previous_items)
-        items["previous_item"] = previous_items
-        file.write(items.tobytes(), begin)
-    file.write(encode_slots(slots), slot_position(0))
-    header = source.header()
-    _, end_offset = source.item(next_item - 1)
-    file.write(
-        encode_header(
-            IndexHeader(
-                header.begin_timestamp_ms,
-                end_timestamp_ms,
-                header.begin_physical_offset,
-                end_offset,
-                slot_count,
-                next_item,
-            )
-        ),
-        0,
-    )
-
-
-def _linkless(data: memoryview, shape: Shape, first: int, behind: int) -> NDArray[np.uint8]:
-    """The bytes of items without the numbers of those before them."""
-    begin, end = (item_position(shape.slot_capacity, number) for number in (first, behind))
-    return np.frombuffer(data[begin:end], np.uint8).reshape(-1, ITEM_SIZE)[:, :LINK_AT]
+def _copy_bytes(source: MappedFile, file: DiskFile, begin: int, end: int) -> None:
+    """Copy some bytes of a file to the same place of another; zeros are there already."""
+    for at in range(begin, end, PIECE):
+        piece = source.data[at : min(at + PIECE, end)].tobytes()
+        if piece.count(0) < len(piece):
+            file.write(piece, at)
 
 
 def _shapes_in(folder: Path) -> Iterator[Shape]:
     """The shapes of index files that show them."""
-    for name in sorted(own_files_in(folder)):
-        if is_digits(name):
+    for name, file in sorted(own_files_in(folder).items()):
+        if is_digits(name) and file.size >= HEADER_SIZE:
             shape = IndexFile(folder / name).resolve_shape(())
             if shape is not None:
                 yield shape
