@@ -51,11 +51,11 @@ WHY_EMPTY = {
     "damaged": "part of the log cannot be read, and it may be there. The damage is listed below",
     "not_indexed": "part of the log has no index, and --no-scan forbids to scan it. Leave --no-scan out",
     "no_such_topic": "the store has no topic of that name. Names are case-sensitive; leave --topic out to ask all",
-    "expired": "the place that was asked for lies before the log's first byte: the broker has deleted it",
+    "expired": "the place that was asked for lies before the log's first byte: it was deleted or archived",
     "beyond_end": "the place that was asked for lies behind the log's end: nothing was stored there yet",
     "outside_window": "messages match, but none was stored in that window. Widen --since and --until",
     "filtered": "messages match but for the tag. Leave --tag out to see them",
-    "probably_expired": "an index file knows the hash of the key, but its part of the log has been deleted",
+    "probably_expired": "an index file knows the hash of the key, but its part of the log was deleted or archived",
     "no_such_key": "all of it was searched, and no message matches. Keys and ids are compared whole, with their case",
 }
 
