@@ -1,10 +1,14 @@
 """A store that whence writes: what is appended is found, and what is closed opens again."""
 
+import gc
+import os
 import shutil
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -262,3 +266,28 @@ def wait_until(holds):
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_closed_store_has_no_file_open(tmp_path):
+    gc.collect()
+    gc.disable()
+    try:
+        with create(tmp_path / "store", file_size=16384) as store:
+            for number in range(100):
+                store.append("T", b"x" * 500, keys=[f"key-{number}"])
+            store.wait_dispatched()
+            store.find(key="key-3")
+            assert open_files(tmp_path)
+        assert open_files(tmp_path) == []
+    finally:
+        gc.enable()
+
+
+def open_files(folder):
+    """Files below a folder that this process has open, or mapped."""
+    text = Path("/proc/self/maps").read_text()
+    descriptors = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            descriptors.append(str(Path("/proc/self/fd", name).readlink()))
+    return [line for line in (*descriptors, *text.splitlines()) if str(folder) in line]

@@ -164,11 +164,12 @@ class OwnedStore:
             self.log = LogWriter(log_folders, settings.file_size, recovered.end_offset, disk, warm_up=options.warm_up)
             undo.callback(self.log.close)
             self._queues = QueueBuilder(folder / "consumequeue", settings.queue_file_size, disk)
-            self._reader = CommitLog(*log_folders)
-            undo.callback(self._reader.close)
+            # A reader of its own for each thread.
+            self._reader, self._dispatched = CommitLog(*log_folders), CommitLog(*log_folders)
+            undo.callback(self._close_readers)
             is_sync = options.flush is FlushMode.SYNC
             self.dispatcher = Dispatcher(
-                CommitLog(*log_folders),
+                self._dispatched,
                 self._queues,
                 IndexBuilder(folder / "index", settings.shape, disk, recovered.newest_index, live=True, zone=None),
                 from_offset=recovered.flushed.queues,
@@ -206,6 +207,10 @@ class OwnedStore:
                 target=self._expire_on, args=(expiry, options.expiry_interval_s), name="whence-expiry", daemon=True
             )
             self._expiry_thread.start()
+
+    def _close_readers(self) -> None:
+        self._reader.close()
+        self._dispatched.close()
 
     def _end_dispatch(self) -> None:
         """Let go of what the dispatcher has open, of a store that could not be opened."""
@@ -302,7 +307,7 @@ class OwnedStore:
         if self._expiry_thread is not None:
             self._expiry_thread.join()
         with ExitStack() as stack:
-            for end in (self._lock.close, self._reader.close, self.log.close):
+            for end in (self._lock.close, self._close_readers, self.log.close):
                 stack.callback(end)
             self.appender.refusal = "the store is closed"
             try:
