@@ -55,8 +55,7 @@ from whence.store.put_rules import (
     checked_properties,
     illegal,
     is_light_queue,
-    join_keys,
-    join_tags,
+    join_keys_and_tags,
     light_queue_names,
     waits,
 )
@@ -216,9 +215,7 @@ class Appender:
             if sys_flag or born_host is not None:
                 kind = self._kind(sys_flag, born_host, topic, inner_count)
             head, sys_flag, born_host_data, step = kind
-            text = join_keys(keys) if keys else ""
-            if tags:
-                text += join_tags(tags)
+            text = join_keys_and_tags(keys, tags)
             unique_id = ""
             late = None
             if properties or inner_count:

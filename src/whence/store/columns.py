@@ -23,7 +23,7 @@ from whence.formats.rocketmq.properties import (
     encode_text,
     join_properties,
 )
-from whence.store.put_rules import KEY_END, Properties, join_keys, join_tags
+from whence.store.put_rules import KEY_END, Properties, join_keys_and_tags
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,14 +67,13 @@ class Columns:
             raise UsageError("keys are a list of texts for each message, not one text")
         if not is_good:
             for message_keys in keys:
-                if message_keys:
-                    join_keys(message_keys)
+                join_keys_and_tags(message_keys, None)
             raise AssertionError("one of these keys must have been refused")
 
     def add_tags(self, tags: str | Sequence[str | None]) -> None:
         """One tag for all messages, or one for each; None or an empty text is none."""
         if isinstance(tags, str):
-            self.common += encode_text(join_tags(tags))
+            self.common += encode_text(join_keys_and_tags((), tags))
             return
         self._check_length(tags, "tags")
         try:

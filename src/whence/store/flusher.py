@@ -62,7 +62,7 @@ class Flusher:
     @property
     def failure(self) -> StoreError | None:
         """Why nothing is flushed any more."""
-        return self._log.failure
+        return self._log.flush_failure
 
     def wait(self, offset: int) -> PutStatus:
         """Wait until the log is flushed up to ``offset``: PUT_OK. Too late, or never: FLUSH_DISK_TIMEOUT."""
@@ -70,7 +70,7 @@ class Flusher:
         if log.flushed_offset >= offset:
             return PutStatus.PUT_OK
         deadline = time.monotonic() + self.timeout_s
-        while log.failure is None and (left_s := deadline - time.monotonic()) > 0:
+        while log.flush_failure is None and (left_s := deadline - time.monotonic()) > 0:
             gate = self._gate()
             with self._lock:
                 if self._is_closed:
@@ -138,9 +138,11 @@ class Flusher:
             pass  # the log keeps it as its failure; who waits or appends, and who closes, is told
 
     def close(self) -> None:
-        """End the thread and flush for the last time. Raises the failure, if there was one."""
+        """End the thread and flush for the last time. Raises what the log has failed at, if anything."""
         with self._lock:
             self._is_closed = True
             self._wake_up()
         self._thread.join()
         self._log.flush()
+        if self._log.failure is not None:
+            raise self._log.failure

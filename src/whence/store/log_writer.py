@@ -32,9 +32,12 @@ class LogWriter:
     """Appends to the files of a CommitLog.
 
     One thread at a time appends (the store's put lock sees to that); another may flush meanwhile. ``end_offset`` and
-    ``flushed_offset`` only grow, and any thread may read them. After a write or a flush has failed nobody knows what
-    the disk holds: ``failure`` is set, and from then on every call raises it. A disk without room for the next file
-    is no such failure: what is there stays good, and later calls try again.
+    ``flushed_offset`` only grow, and any thread may read them.
+
+    After a write has failed nothing is appended any more, for nobody knows what lies at the end. After a flush has
+    failed nothing is flushed any more either: the system may have dropped what it could not write, and a second
+    flush would not tell. Both raise the first ``failure`` from then on. A disk without room for the next file is no
+    failure of that kind: what is there stays good, and later calls try again.
     """
 
     def __init__(
@@ -55,9 +58,12 @@ class LogWriter:
         """
         if not BLANK_SIZE_MIN < file_size <= FILE_SIZE_MAX:
             raise UsageError(f"a CommitLog file has {BLANK_SIZE_MIN + 1} to {FILE_SIZE_MAX} bytes, not {file_size}")
+        if 0 < -end_offset % file_size < BLANK_SIZE_MIN:
+            raise UsageError(f"no log ends at {end_offset}: a blank must fit behind it, in its file of {file_size} bytes")
         self.end_offset = end_offset
         self.flushed_offset = end_offset
-        self.failure: StoreError | None = None
+        self.failure: StoreError | None = None  # why nothing is appended any more
+        self.flush_failure: StoreError | None = None  # why nothing is flushed any more
         self._folders = sorted(folders)
         self._file_size = file_size
         self._disk = disk
@@ -93,15 +99,10 @@ class LogWriter:
         try:
             self._file.write(data, offset - self._base)
         except StoreError as error:
-            self.fail(error)
+            self.failure = error
             raise
         self._free -= size
         self.end_offset = offset + size
-
-    def fail(self, error: StoreError) -> None:
-        """Append and flush nothing any more. The first reason is the one that stays."""
-        if self.failure is None:
-            self.failure = error
 
     def _make_room(self, size: int) -> None:
         if self.failure is not None:
@@ -118,8 +119,9 @@ class LogWriter:
             try:
                 self._file.write(encode_blank(self._free), self.end_offset - self._base)
             except StoreError as error:
-                self.fail(error)
+                self.failure = error
                 made.close()
+                self._disk.remove(made.file.path)
                 raise
         self._begin(base, made)
 
@@ -147,8 +149,8 @@ class LogWriter:
         """Flush all that was written before this call; up to which offset that was."""
         with self._flush_lock:
             end_offset = self.end_offset
-            if self.failure is not None:
-                raise self.failure
+            if self.flush_failure is not None:
+                raise self.flush_failure
             if end_offset == self.flushed_offset:
                 return end_offset
             for base, new in tuple(self._files):
@@ -157,7 +159,8 @@ class LogWriter:
                 try:
                     new.file.flush()
                 except StoreError as error:
-                    self.fail(error)
+                    self.flush_failure = error
+                    self.failure = self.failure or error
                     raise
                 if base + self._file_size <= end_offset:  # a blank ends it: nobody writes to it again
                     self._files.popleft()
@@ -169,6 +172,6 @@ class LogWriter:
         """Let go of all files, and remove those that were made ahead. Does not flush."""
         self._maker.close()
         with self._flush_lock:
-            self.fail(StoreError("the CommitLog is closed"))
+            self.flush_failure = self.failure = StoreError("the CommitLog is closed")
             while self._files:
                 self._files.popleft()[1].close()

@@ -87,24 +87,24 @@ def checked_body(body: object) -> bytes:
 # -- properties -----------------------------------------------------------------------------------------------------
 
 
-def join_keys(keys: Sequence[str]) -> str:
-    """The property KEYS. A key that could not be found again is refused."""
-    try:
-        text = " ".join(keys)
-        if keys.__class__ is not str and text.count(" ") == len(keys) - 1 and "" not in keys and "\x02" not in text:
-            return f"{_KEYS_START}{text}\x02"
-    except TypeError as error:
-        raise UsageError(f"keys are a list of texts: {error}") from error
-    if isinstance(keys, str):
-        raise UsageError(f"keys are a list of texts, not the one text {keys!r}")
-    raise UsageError(f"keys {list(keys)!r}: a key must not be empty, nor hold a space or the byte 02, which end it")
-
-
-def join_tags(tags: str) -> str:
-    """The property TAGS."""
-    if not isinstance(tags, str) or "\x02" in tags:
-        raise UsageError(f"tags {tags!r} must be a text without the byte 02, which ends it")
-    return f"{_TAGS_START}{tags}\x02"
+def join_keys_and_tags(keys: Sequence[str], tags: str | None) -> str:
+    """The properties KEYS and TAGS, as far as there are any. A key that could not be found again is refused."""
+    text = ""
+    if keys:
+        try:
+            joined = " ".join(keys)
+            if joined.count(" ") != len(keys) - 1 or "" in keys or "\x02" in joined or keys.__class__ is str:
+                raise UsageError(
+                    f"keys {keys!r} must be a list of texts, which are not empty and hold no space and no byte 02"
+                )
+        except TypeError as error:
+            raise UsageError(f"keys are a list of texts: {error}") from error
+        text = f"{_KEYS_START}{joined}\x02"
+    if tags:
+        if not isinstance(tags, str) or "\x02" in tags:
+            raise UsageError(f"tags {tags!r} must be a text without the byte 02, which ends it")
+        text = f"{text}{_TAGS_START}{tags}\x02"
+    return text
 
 
 def checked_properties(
