@@ -131,7 +131,11 @@ def test_who_waits_too_long_is_told_so_and_the_next_wait_is_as_good_as_new(log, 
 def test_a_flush_that_fails_is_told_to_all_who_wait_and_is_the_last(log, disk):
     flusher = Flusher(log, "sync")
     told: list[PutStatus] = []
-    threads = [started(lambda end=append(log): told.append(flusher.wait(end))) for _ in range(4)]
+
+    def wait(end: int) -> Callable[[], object]:
+        return lambda: told.append(flusher.wait(end))
+
+    threads = [started(wait(append(log))) for _ in range(4)]
     assert disk.begun.acquire(timeout=30)
     disk.error = errno.EIO
     disk.go.release()
@@ -203,9 +207,9 @@ def test_an_asynchronous_flusher_flushes_on_demand_and_when_it_is_closed(log, di
     disk.is_slow = False
     flusher = Flusher(log, "async", interval_s=1000)
     for _ in range(3):
-        end = append(log, 1)
+        append(log, 1)
         flusher.flush_soon()
-        wait_for(lambda end=end: log.flushed_offset == end)
+        wait_for(lambda: log.flushed_offset == log.end_offset)
     assert flusher.wait(append(log, 1)) is PutStatus.PUT_OK
     end = append(log, 1)
     flusher.close()

@@ -59,7 +59,9 @@ class LogWriter:
         if not BLANK_SIZE_MIN < file_size <= FILE_SIZE_MAX:
             raise UsageError(f"a CommitLog file has {BLANK_SIZE_MIN + 1} to {FILE_SIZE_MAX} bytes, not {file_size}")
         if 0 < -end_offset % file_size < BLANK_SIZE_MIN:
-            raise UsageError(f"no log ends at {end_offset}: a blank must fit behind it, in its file of {file_size} bytes")
+            raise UsageError(
+                f"no log ends at {end_offset}: a blank must fit behind it, in its file of {file_size} bytes"
+            )
         self.end_offset = end_offset
         self.flushed_offset = end_offset
         self.failure: StoreError | None = None  # why nothing is appended any more

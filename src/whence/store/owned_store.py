@@ -177,7 +177,7 @@ class OwnedStore:
                 end=(lambda: self.log.flushed_offset) if is_sync else (lambda: self.log.end_offset),
                 dialect=settings.dialect,
                 on_flushed=self._save,
-                on_failure=self.log.fail,
+                on_failure=self._fail,
             )
             undo.callback(self._end_dispatch)
             self.dispatcher.dispatch()
@@ -207,6 +207,10 @@ class OwnedStore:
                 target=self._expire_on, args=(expiry, options.expiry_interval_s), name="whence-expiry", daemon=True
             )
             self._expiry_thread.start()
+
+    def _fail(self, error: StoreError) -> None:
+        """Take no more messages. The first reason is the one that stays."""
+        self.log.failure = self.log.failure or error
 
     def _close_readers(self) -> None:
         self._reader.close()
@@ -256,7 +260,7 @@ class OwnedStore:
                 with self._expiry_lock:
                     expired = expiry.run(self._clock(), self._flushed.queues)
             except WhenceError as error:
-                self.log.fail(StoreError(f"what is old could not expire: {error}"))
+                self._fail(StoreError(f"what is old could not expire: {error}"))
                 return
             self.appender.refusal = "the disk is full, above what expiry allows" if expired.is_full else ""
 
