@@ -24,6 +24,7 @@ from typing import Any
 from whence.errors import FormatError, NotFoundError, StoreError, UsageError, WhenceError
 from whence.files.disk import Disk
 from whence.files.lock import StoreLock
+from whence.files.names import shown_zone
 from whence.formats.rocketmq.checkpoint import Checkpoint, encode_checkpoint
 from whence.formats.rocketmq.host import Host
 from whence.store.appender import Appender
@@ -167,11 +168,13 @@ class OwnedStore:
             # A reader of its own for each thread.
             self._reader, self._dispatched = CommitLog(*log_folders), CommitLog(*log_folders)
             undo.callback(self._close_readers)
+            newest = recovered.newest_index
+            zone = None if newest is None else shown_zone(newest.path.name, newest.header.begin_timestamp_ms)
             is_sync = options.flush is FlushMode.SYNC
             self.dispatcher = Dispatcher(
                 self._dispatched,
                 self._queues,
-                IndexBuilder(folder / "index", settings.shape, disk, recovered.newest_index, live=True, zone=None),
+                IndexBuilder(folder / "index", settings.shape, disk, newest, live=True, zone=zone),
                 from_offset=recovered.flushed.queues,
                 index_offset=recovered.flushed.index,
                 end=(lambda: self.log.flushed_offset) if is_sync else (lambda: self.log.end_offset),
@@ -184,6 +187,7 @@ class OwnedStore:
             if recovered.end_offset > recovered.flushed.queues:
                 self.dispatcher.flush()
             self.flusher = Flusher(self.log, options.flush, timeout_s=options.flush_timeout_s)
+            undo.callback(self.flusher.close)
             self.appender = Appender(
                 self.log,
                 self._queue_end,
