@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,10 @@ def started(work: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
+
+
+def is_flushed(log: LogWriter, end: int) -> bool:
+    return log.flushed_offset == end
 
 
 def wait_for(condition: Callable[[], object]) -> None:
@@ -131,11 +136,8 @@ def test_who_waits_too_long_is_told_so_and_the_next_wait_is_as_good_as_new(log, 
 def test_a_flush_that_fails_is_told_to_all_who_wait_and_is_the_last(log, disk):
     flusher = Flusher(log, "sync")
     told: list[PutStatus] = []
-
-    def wait(end: int) -> Callable[[], object]:
-        return lambda: told.append(flusher.wait(end))
-
-    threads = [started(wait(append(log))) for _ in range(4)]
+    ends = [append(log) for _ in range(4)]
+    threads = [started(lambda: told.append(flusher.wait(max(ends)))) for _ in range(4)]
     assert disk.begun.acquire(timeout=30)
     disk.error = errno.EIO
     disk.go.release()
@@ -207,9 +209,9 @@ def test_an_asynchronous_flusher_flushes_on_demand_and_when_it_is_closed(log, di
     disk.is_slow = False
     flusher = Flusher(log, "async", interval_s=1000)
     for _ in range(3):
-        append(log, 1)
+        end = append(log, 1)
         flusher.flush_soon()
-        wait_for(lambda: log.flushed_offset == log.end_offset)
+        wait_for(partial(is_flushed, log, end))
     assert flusher.wait(append(log, 1)) is PutStatus.PUT_OK
     end = append(log, 1)
     flusher.close()

@@ -5,7 +5,7 @@
     tags     tag 02 tag 02 tag ...        empty where a message has none, as keys are
     given    properties properties ...    as they shall lie on disk, end to end
 
-    record := head body topic UNIQ_KEY KEYS TAGS given common [record CRC]
+    record := head body topic UNIQ_KEY KEYS TAGS common given [record CRC]
 
 What all records of a batch share is given once: a head with the fields that do not differ, the topic with its size,
 properties that all of them have (``common``). See formats/rocketmq/message.py for the record.
@@ -142,16 +142,16 @@ def write_records(
     shared: Any,
     columns: Any,
     positions: Any,
-    first_id: int,
+    id_number: int,
     queue_offset: int,
     physical_offset: int,
     with_record_crc: bool,
     out: Any,
-) -> None:
+) -> int:
     """Write the records of ``rows`` into ``out``, which is as large as they are.
 
     ``columns`` are bodies, keys, tags and given; ``positions`` tell how far each was read, and are moved on. The ids
-    of the messages are numbered from ``first_id``, those that make none included.
+    that are made are numbered from ``id_number`` on; the number that the next would have is returned.
     """
     head, topic, id_head, common = shared
     head_at, topic_at, id_head_at = address_of(head), address_of(topic), address_of(id_head)
@@ -176,24 +176,26 @@ def write_records(
         store_i16(at, row.properties_size)
         at += 2
         if row.makes_id:
-            at = _write_number(_copy(at, id_head_at, len(id_head)), first_id + i)
+            at = _write_number(_copy(at, id_head_at, len(id_head)), id_number)
             store_i8(at, _VALUE_END)
             at += 1
+            id_number += 1
         if row.keys_size > 0:
             at = _write_named(at, _KEYS_NAME, keys_at, row.keys_size)
         keys_at += row.keys_size + 1
         if row.tags_size > 0:
             at = _write_named(at, _TAGS_NAME, tags_at, row.tags_size)
         tags_at += row.tags_size + 1
+        at = _copy(at, common_at, len(common))
         at = _copy(at, given_at, row.given_size)
         given_at += row.given_size
-        at = _copy(at, common_at, len(common))
         if with_record_crc:
             at = _write_record_crc(at, crc32(record, at - record, record) & _CRC_MASK)
         record += row.record_size
         physical_offset += row.record_size
     positions[0], positions[1] = body_at - address_of(bodies), keys_at - address_of(keys)
     positions[2], positions[3] = tags_at - address_of(tags), given_at - address_of(given)
+    return id_number
 
 
 @inlined

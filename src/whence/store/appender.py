@@ -46,7 +46,6 @@ from whence.store.put_result import BatchResult, PutResult, PutStatus
 from whence.store.put_rules import (
     INNER_COUNT_MAX,
     MESSAGE_SIZE_MAX,
-    RECORD_SIZE_EXTRA,
     Properties,
     RefusedError,
     check_delay,
@@ -159,7 +158,6 @@ class Appender:
         self._flusher = flusher
         self._is_sync = flusher is not None and flusher.mode is FlushMode.SYNC
         self._message_size_max = message_size_max
-        self._record_size_max = min(message_size_max + RECORD_SIZE_EXTRA, log.record_size_max)
         self._record_crc_size = RECORD_CRC_SIZE if record_crc else 0
         self._is_batch_topic = is_batch_topic
         self._light_queues = set(light_queues)
@@ -169,7 +167,9 @@ class Appender:
         self._ids = ids or UniqueIds(store_host.address)
         self._busy_s = busy_s
         self._store_host_data = encode_host(store_host)
-        self._sure_size_max = min(message_size_max, self._record_size_max)  # what is not larger breaks no limit
+        self._sure_size_max = min(
+            message_size_max, log.record_size_max
+        )  # a record that is not larger is none too many
         self._id_property_size = len(_ID_START) + self._ids.size + len(VALUE_END)
         self._own_kind = self._kind(0, None)
         self._queues: dict[tuple[str, int], _Queue] = {}
@@ -360,8 +360,7 @@ class Appender:
                 columns.add_properties(checked[0] if isinstance(properties, Mapping) else checked)
                 wait = wait and all(map(waits, checked))
             birth = _Birth(sys_flag, born_timestamp_ms, born_host, reconsume_times)
-            step_size_max = min(self._message_size_max, self._log.record_size_max)
-            return self._put_columns(place, columns, birth, step_size_max, wait)
+            return self._put_columns(place, columns, birth, self._sure_size_max, wait)
         except RefusedError as refused:
             return BatchResult(refused.status, detail=refused.detail)
 
@@ -430,7 +429,8 @@ class Appender:
             if self.refusal:
                 raise RefusedError(PutStatus.SERVICE_NOT_AVAILABLE, self.refusal)
             queue_offset = place.end
-            prefix, first_id = self._ids.take_many(self._clock(), len(rows))
+            prefix, first_id = self._ids.take_many(self._clock(), columns.made_id_count)
+            id_start, id_number = f"{_ID_START}{prefix}".encode(), first_id
             while done < len(rows):
                 begin = int(ends[done - 1]) if done else 0
                 until = max(int(np.searchsorted(ends, begin + step_size_max, "right")), done + 1)
@@ -445,16 +445,9 @@ class Appender:
                     *(now_ms, self._store_host_data, birth.reconsume_times, 0, 0),
                 )
                 records = self._buffer[:size]
-                id_start = f"{_ID_START}{prefix}".encode()
-                columns.encode(
-                    slice(done, until),
-                    head,
-                    place.topic_data,
-                    id_start,
-                    first_id,
-                    place.end,
-                    physical_offset,
-                    records,
+                messages = slice(done, until)
+                id_number = columns.encode(
+                    messages, head, place.topic_data, id_start, id_number, place.end, physical_offset, records
                 )
                 self._log.write(records.data)
                 physical_offsets[done:until] += physical_offset - begin
@@ -481,7 +474,7 @@ class Appender:
             first_timestamp_ms,
             self._store_host_data,
             detail,
-            lambda: columns.ids(id_texts(prefix, first_id, len(rows))),
+            lambda: columns.ids(id_texts(prefix, first_id, columns.made_id_count)),
         )
 
     def _check_rows(self, rows: NDArray[np.void]) -> None:
@@ -489,7 +482,7 @@ class Appender:
         for name, size_max in (
             ("properties_size", PROPERTIES_SIZE_MAX),
             ("body_size", self._message_size_max),
-            ("record_size", self._record_size_max),
+            ("record_size", self._log.record_size_max),
         ):
             if len(rows) and rows[name].max() > size_max:
                 number = int(np.argmax(rows[name] > size_max))
@@ -551,8 +544,8 @@ class Appender:
             raise RefusedError(PutStatus.PROPERTIES_SIZE_EXCEEDED, detail)
         if body_size > self._message_size_max:
             raise illegal(f"the body takes {body_size} bytes; {self._message_size_max} fit")
-        if size > self._record_size_max:
-            raise illegal(f"the record takes {size} bytes; {self._record_size_max} fit")
+        if size > self._log.record_size_max:
+            raise illegal(f"the record takes {size} bytes; a file of the log holds {self._log.record_size_max}")
 
     def _wait_for_lock(self) -> None:
         if not self._lock.acquire(timeout=self._busy_s):

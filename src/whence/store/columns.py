@@ -6,7 +6,7 @@ Python: texts are joined, and their lengths taken, by calls that loop in C.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -115,37 +115,43 @@ class Columns:
         if size != len(self.bodies):
             raise UsageError("bodies are bytes, not arrays of larger items")
 
+    @property
+    def made_id_count(self) -> int:
+        """How many messages get an id."""
+        return int(np.count_nonzero(self.rows["makes_id"]))
+
     def encode(
         self,
         messages: slice,
         head: bytes,
         topic_data: bytes,
         id_start: bytes,
-        first_id: int,
+        id_number: int,
         queue_offset: int,
         physical_offset: int,
         out: NDArray[np.uint8],
-    ) -> None:
-        """Make the records of the next messages; ``first_id`` is the number in the id of the first of all."""
+    ) -> int:
+        """Make the records of the next messages; ``id_number`` is the next id's, and so is what is returned."""
         from whence.kernels.records import Shared, write_records
 
-        write_records(
+        return write_records(
             self.rows[messages],
             Shared(_array(head), _array(topic_data), _array(id_start), _array(self.common)),
             (self.bodies, self.keys, self.tags, self.given),
             self._positions,
-            first_id + messages.start,
+            id_number,
             queue_offset,
             physical_offset,
             self._has_record_crc,
             out,
         )
 
-    def ids(self, made: Sequence[str]) -> list[str]:
-        """The ids of all messages, of which ``made`` has those that were made for them."""
+    def ids(self, made: Iterable[str]) -> list[str]:
+        """The ids of all messages. Those that were made are taken from ``made``, in order."""
         if self._items:
             return [decode_properties(item.properties_data).get(UNIQUE_ID, "") for item in self._items]
-        return [own or new for own, new in zip(self._given_ids, made, strict=True)] if self._given_ids else list(made)
+        made = iter(made)
+        return [own or next(made) for own in self._given_ids] if self._given_ids else list(made)
 
     def _check_length(self, column: Sequence[object], what: str) -> None:
         if len(column) != len(self.rows):

@@ -2,6 +2,14 @@
 
 A wrong type, or a text that could not be read back, is a mistake in the call: UsageError.
 
+    body         message_size_max                  MESSAGE_ILLEGAL
+    properties   32,767 bytes                      PROPERTIES_SIZE_EXCEEDED
+    topic        127 bytes, of retries 255         MESSAGE_ILLEGAL
+    record       what a file holds                 MESSAGE_ILLEGAL; for light queues also message_size_max
+
+RocketMQ has a limit of its own for a whole record, 64 KiB above that of the body, which the others keep from being
+reached.
+
 Follows HookUtils of RocketMQ 5.5's broker and DefaultMessageStore, CommitLog and MessageExtEncoder of its store.
 """
 
@@ -34,7 +42,6 @@ from whence.store.put_result import PutStatus
 Properties = Mapping[str, str]
 
 MESSAGE_SIZE_MAX = 4 * 1024 * 1024  # RocketMQ's default
-RECORD_SIZE_EXTRA = 64 * 1024  # by so much a record may be larger than the largest body
 TOPIC_SIZE_MAX = 127
 RETRY_TOPIC_SIZE_MAX = 255
 INNER_COUNT_MAX = 32_767  # an i2 in a batch queue

@@ -47,6 +47,8 @@ class UniqueIds:
 
     def take_many(self, now_ms: int, count: int) -> tuple[str, int]:
         """``count`` ids: what they begin with, and the number in the first, from which the others go on."""
+        if count == 0:
+            return self._prefix, 0
         self.take(now_ms)
         prefix, first = self._prefix, self._now_ms - self._month_ms << COUNTER_BITS | self._counter
         last = first + count - 1
