@@ -113,6 +113,7 @@ def message_of(record: Record) -> dict[str, Any]:
         "tags": record.tags or "",
         "unique_id": record.unique_id or "",
         "delay_level": record.properties.get("DELAY", ""),
+        "has_inner": any(piece.startswith(b"INNER_") for piece in record.properties_data.split(b"\x02")),
     }
 
 

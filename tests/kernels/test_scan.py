@@ -243,6 +243,26 @@ def test_tags_are_items_only_when_asked_for():
     assert [item["key"] for item in assert_alike(data, BASE_OFFSET, check_crc=True, tags=True).items] == ["a", "d"]
 
 
+INNER = [  # properties, whether one of them tells of an inner batch or of light queues
+    (b"INNER_NUM\x015\x02", True),
+    (b"KEYS\x01a\x02INNER_MULTI_DISPATCH\x01%LMQ%a", True),
+    (b"INNER_\x02KEYS\x01a\x02", True),  # it is looked at more closely by those who want to know
+    (b"INNER\x01a\x02", False),
+    (b"INNER", False),
+    (b"XINNER_NUM\x015\x02", False),
+    (b"KEYS\x01INNER_NUM\x02", False),
+    (b"INSTANCE_ID\x01a\x02", False),
+    (b"", False),
+]
+
+
+@pytest.mark.parametrize(("properties_data", "has_inner"), INNER)
+def test_inner_batches_and_light_queues_are_marked(properties_data: bytes, has_inner: bool):
+    data = encode_record(replace(RECORD, properties_data=properties_data)) + b"ER_NUM\x01"
+    scan = assert_alike(data, BASE_OFFSET, check_crc=True)
+    assert scan.messages[0]["has_inner"] == has_inner
+
+
 def test_record_crc_covers_topic_and_properties():
     data = encode_record(replace(RECORD, properties_data=RECORD.properties_data + bytes(20)))
     data = data[:-20] + crc_property(data[:-20])

@@ -25,7 +25,7 @@ from tests.reference import (
 from whence.errors import StoreError, UsageError
 from whence.formats.rocketmq.consume_queue import ENTRY_SIZE, FILLER, decode_entries
 from whence.kernels.scan import ITEMS, ITEMS_MAX, SCANNED, Status, scan_stretch
-from whence.store import queue_builder
+from whence.store import queue_writer
 from whence.store.queue_builder import BuiltQueues, QueueBuilder
 from whence.store.queue_files import cut_queue
 
@@ -190,8 +190,8 @@ def test_file_size_must_hold_something(tmp_path):
 
 
 def test_many_queues_are_written_with_few_open_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(queue_builder, "OPEN_FILES_MAX", 3)
-    monkeypatch.setattr(queue_builder, "PENDING_MAX", 1000)
+    monkeypatch.setattr(queue_writer, "OPEN_FILES_MAX", 3)
+    monkeypatch.setattr(queue_writer, "PENDING_MAX", 1000)
     queue_count = 700
     records = place(
         [

@@ -14,7 +14,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from whence.formats.rocketmq.message import RECORD_CRC_SIZE
-from whence.formats.rocketmq.properties import DELAY_LEVEL, KEYS, RECORD_CRC, TAGS, UNIQUE_ID
+from whence.formats.rocketmq.properties import (
+    DELAY_LEVEL,
+    INNER_BASE,
+    INNER_COUNT,
+    KEYS,
+    LIGHT_QUEUE_OFFSETS,
+    LIGHT_QUEUES,
+    RECORD_CRC,
+    TAGS,
+    UNIQUE_ID,
+)
 from whence.kernels import inlined
 from whence.kernels.intrinsics import LANES, first_bit, high_bits, load_i8, load_word, match, shift_right
 
@@ -32,14 +42,20 @@ _TAGS_NAME = _word(TAGS + "\x01")
 _DELAY_LEVEL_NAME = _word(DELAY_LEVEL + "\x01")
 _UNIQUE_ID_NAME = _word(UNIQUE_ID)  # fills the word: its 01 comes behind
 _RECORD_CRC_NAME = _word(RECORD_CRC)
+_INNER = "INNER_"  # how the names begin of what places a message in batch queues and light queues
+_INNER_START = _word(_INNER)
 _FIVE_BYTES = 2**40 - 1
 _SIX_BYTES = 2**48 - 1
-assert (len(KEYS), len(TAGS), len(DELAY_LEVEL), len(UNIQUE_ID), len(RECORD_CRC)) == (4, 4, 5, 8, 8)
-_INITIALS = sum(1 << ord(initial) % 32 for initial in {KEYS[0], TAGS[0], DELAY_LEVEL[0], UNIQUE_ID[0]})
+assert (len(KEYS), len(TAGS), len(DELAY_LEVEL), len(UNIQUE_ID), len(RECORD_CRC), len(_INNER)) == (4, 4, 5, 8, 8, 6)
+assert all(name.startswith(_INNER) for name in (INNER_BASE, INNER_COUNT, LIGHT_QUEUES, LIGHT_QUEUE_OFFSETS))
+_INITIALS = sum(1 << ord(initial) % 32 for initial in {KEYS[0], TAGS[0], DELAY_LEVEL[0], UNIQUE_ID[0], _INNER[0]})
 
 
 class Texts(NamedTuple):
-    """Address and size of each value, size 0 if there is none; and whether a byte of the properties is not ASCII."""
+    """Address and size of each value, size 0 if there is none.
+
+    ``has_inner``: whether a name begins with INNER_. ``are_wide``: whether a byte of the properties is not ASCII.
+    """
 
     keys_at: int
     keys_size: int
@@ -49,6 +65,7 @@ class Texts(NamedTuple):
     unique_id_size: int
     delay_level_at: int
     delay_level_size: int
+    has_inner: int
     are_wide: int
 
 
@@ -59,7 +76,7 @@ def find_texts(record: int, at: int, end: int, data_end: int) -> Texts:
     Each goes up to the next 02 or the end. One without a value does not count; of two with one name the later does.
     """
     keys_at = tags_at = unique_id_at = delay_level_at = record
-    keys_size = tags_size = unique_id_size = delay_level_size = are_wide = 0
+    keys_size = tags_size = unique_id_size = delay_level_size = has_inner = are_wide = 0
     block = at - LANES
     marks = 0
     while at < end:
@@ -84,9 +101,12 @@ def find_texts(record: int, at: int, end: int, data_end: int) -> Texts:
             if mark > at + 6:
                 delay_level_at = at + 6
                 delay_level_size = mark - delay_level_at
-        elif word == _UNIQUE_ID_NAME and mark > at + 9 and load_i8(at + 8) == _NAME_END:
-            unique_id_at = at + 9
-            unique_id_size = mark - unique_id_at
+        elif word == _UNIQUE_ID_NAME:
+            if mark > at + 9 and load_i8(at + 8) == _NAME_END:
+                unique_id_at = at + 9
+                unique_id_size = mark - unique_id_at
+        elif word & _SIX_BYTES == _INNER_START and mark >= at + 6:
+            has_inner = 1
         at = mark + 1
     return Texts(
         keys_at,
@@ -97,6 +117,7 @@ def find_texts(record: int, at: int, end: int, data_end: int) -> Texts:
         unique_id_size,
         delay_level_at,
         delay_level_size,
+        has_inner,
         are_wide,
     )
 

@@ -27,6 +27,7 @@ QUEUE = np.dtype(
         ("queue", np.int32),
         ("owner", np.int32),  # the queue that gets its entries: itself, or NO_QUEUE where that cannot be on disk
         ("is_delayed", np.int32),  # whether it belongs to the delay topic
+        ("is_batch", np.int32),  # whether it is a batch queue, whose entries are not placed here
     ],
     align=True,
 )
@@ -99,6 +100,7 @@ def number_queues(
             new.queue = message.queue
             new.owner = queue_count
             new.is_delayed = 0
+            new.is_batch = 0
             for i in range(message.topic_size):
                 topics[topics_size + i] = load_i8(topic + i)
             table[place] = queue_count

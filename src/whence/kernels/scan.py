@@ -64,7 +64,8 @@ SCANNED = np.dtype(
         ("unique_id_at", np.int32),
         ("unique_id_size", np.int32),
         ("delay_level_at", np.int32),
-        ("delay_level_size", np.int32),
+        ("delay_level_size", np.int16),
+        ("has_inner", np.int16),  # whether a property tells of an inner batch or of light queues
     ],
     align=True,
 )
@@ -316,6 +317,7 @@ def _scan(
         message.unique_id_size = texts.unique_id_size
         message.delay_level_at = texts.delay_level_at - record
         message.delay_level_size = texts.delay_level_size
+        message.has_inner = texts.has_inner
 
         first_item = item_count
         if sys_flag & TRANSACTION_MASK != _ROLLBACK:

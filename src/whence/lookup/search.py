@@ -18,6 +18,7 @@ from whence.formats.hashing import key_hash
 from whence.formats.rocketmq.host import Host
 from whence.formats.rocketmq.ids import decode_offset_id
 from whence.formats.rocketmq.message import Message
+from whence.formats.rocketmq.places import offsets_in_queue
 from whence.formats.rocketmq.topics import is_system_topic
 from whence.lookup.answer import Answer, LogReceipt, Receipt
 from whence.lookup.cursor import NO_POSITION, decode_cursor, encode_cursor, resume
@@ -461,7 +462,13 @@ class LogSearch:
             return "it does not bear the key: another one has the same hash"
         if question.id is not None and not self._has_id(message, question.id):
             return "it does not bear the id: another one has the same hash"
-        if question.topic is not None:
+        if question.queue_offset is not None:
+            assert question.topic is not None and question.queue is not None
+            is_there = question.queue_offset in offsets_in_queue(message, question.topic, question.queue)
+            if not is_there or message.is_prepared or message.is_rollback:
+                return "it is not in the queue at that offset"
+            self._topic_seen = True
+        elif question.topic is not None:
             if message.topic != question.topic:
                 return f"its topic is {message.topic}"
             self._topic_seen = True
@@ -472,12 +479,8 @@ class LogSearch:
             and is_system_topic(message.topic)
         ):
             return f"its topic {message.topic} is a system topic"
-        if question.queue is not None and message.queue != question.queue:
+        if question.queue_offset is None and question.queue is not None and message.queue != question.queue:
             return f"its queue is {message.queue}"
-        if question.queue_offset is not None and (
-            message.queue_offset != question.queue_offset or message.is_prepared or message.is_rollback
-        ):
-            return "it is not in the queue at that offset"
         stored = message.store_timestamp_ms
         if (question.since_ms is not None and stored < question.since_ms) or (
             question.until_ms is not None and stored > question.until_ms

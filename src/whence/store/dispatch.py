@@ -1,11 +1,12 @@
 """Dispatch: from the CommitLog to its index and queues, in batches through the kernels.
 
 log -> scanned batches -> IndexBuilder     index/<17 digits>
-                       -> QueueBuilder     consumequeue/<topic>/<queue>/<20 digits>
+                       -> QueueBuilder     consumequeue/<topic>/<queue>/<20 digits>, batchconsumequeue/...
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,17 +43,18 @@ def dispatch_log(
     queue_file_size: int,
     dialect: Dialect,
     disk: Disk,
+    is_batch: Callable[[str], bool] = lambda topic: False,
 ) -> Dispatched:
     """Build index and queues of the whole log anew, below ``folder``, where neither may be yet. All is flushed.
 
     The bytes are those that a broker of this dialect writes when it dispatches the log once. (The names of index
-    files are not: a broker names them by its clock.)
+    files are not: a broker names them by its clock.) ``is_batch`` tells which topics have batch queues.
     """
-    for name in ("index", "consumequeue"):
+    for name in ("index", "consumequeue", "batchconsumequeue"):
         if (folder / name).exists():
             raise StoreError(f"{folder / name}: is there already; dispatch builds anew, in an empty folder")
     index = IndexBuilder(folder / "index", Shape(slots, items), disk)
-    queues = QueueBuilder(folder / "consumequeue", queue_file_size, disk)
+    queues = QueueBuilder(folder / "consumequeue", queue_file_size, disk, is_batch=is_batch)
     scan = LogScan(log, log.begin_offset, tags=dialect is Dialect.V5_5)
     message_count = item_count = 0
     try:

@@ -19,11 +19,13 @@ from whence.formats.rocketmq.message import Message
 from whence.formats.rocketmq.properties import VALUE_END
 from whence.formats.rocketmq.topics import can_be_folder
 from whence.store.commit_log import CommitLog
-from whence.store.consume_queue import Boundary, ConsumeQueue
+from whence.store.consume_queue import BatchQueue, Boundary, ConsumeQueue
 from whence.store.index import Cover, Index
 from whence.store.index_file import IndexFile, Shape
 from whence.store.stretch_keys import StretchKeys
 
+BATCH_QUEUES = "batchconsumequeue"
+QUEUE_FOLDERS = ("consumequeue", BATCH_QUEUES)
 QUEUES_OPEN_MAX = 256
 CONFIG_SIZE_MAX = 16 * 1048576
 DIALECT_SAMPLE = 1048576  # bytes of log looked at, in each index file's part, to tell which version wrote it
@@ -72,13 +74,18 @@ class MessageStore:
         return self.commit_log.read(physical_offset)
 
     def read_queue(self, topic: str, queue: int, queue_offset: int, count: int = 1) -> list[Message]:
-        """Up to ``count`` messages of a queue from this offset on, in order; fillers are passed over."""
+        """Up to ``count`` messages of a queue from this offset on, in order; fillers are passed over.
+
+        An inner batch, which holds several of them, is one message here.
+        """
         found = []
         consume_queue = self.queue(topic, queue)
-        for number in range(queue_offset, min(queue_offset + count, consume_queue.end_offset())):
-            entry = consume_queue.entry(number)
+        end = min(queue_offset + count, consume_queue.end_offset())
+        while queue_offset < end:
+            entry = consume_queue.entry(queue_offset)
             if not entry.is_filler:
                 found.append(consume_queue.read(entry))
+            queue_offset = entry.next_queue_offset
         return found
 
     def scan(self, from_offset: int | None = None, to_offset: int | None = None) -> Iterator[Message]:
@@ -133,7 +140,8 @@ class MessageStore:
         """The folder of a queue; a topic that is no plain name never becomes a path."""
         if not can_be_folder(topic) or queue < 0:
             raise NotFoundError(f"topic {topic!r} has no queue {queue}")
-        return self.folder / "consumequeue" / topic / str(queue)
+        plain, batch = (self.folder / kind / topic / str(queue) for kind in QUEUE_FOLDERS)
+        return batch if is_folder(batch) and not is_folder(plain) else plain
 
     def queue(self, topic: str, queue: int) -> ConsumeQueue:
         found = self._queues.get((topic, queue))
@@ -142,7 +150,8 @@ class MessageStore:
             if not is_folder(folder):
                 raise NotFoundError(f"{folder}: there is no such queue")
             self.cover()  # finds the log's end the short way, from where the index ends
-            found = self._queues[topic, queue] = ConsumeQueue(folder, topic, queue, self.commit_log)
+            kind = BatchQueue if folder.parents[1].name == BATCH_QUEUES else ConsumeQueue
+            found = self._queues[topic, queue] = kind(folder, topic, queue, self.commit_log)
             while len(self._queues) > QUEUES_OPEN_MAX:
                 self._queues.popitem(last=False)[1].close()
         self._queues.move_to_end((topic, queue))
@@ -152,12 +161,12 @@ class MessageStore:
         """The queues of a topic that have a folder."""
         if not can_be_folder(topic):
             return []
-        names = _folders_in(self.folder / "consumequeue" / topic)
+        names = {name for kind in QUEUE_FOLDERS for name in _folders_in(self.folder / kind / topic)}
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     def topics(self) -> frozenset[str]:
         """The topics that the queue folders and ``config/topics.json`` name."""
-        sources = (self.folder / "consumequeue", self.folder / "batchconsumequeue", self.folder / "config")
+        sources = tuple(self.folder / name for name in (*QUEUE_FOLDERS, "config"))
         state = tuple(_modified(folder) for folder in sources)
         if self._topics is None or self._topics[0] != state:
             names = {name for folder in sources[:2] for name in _folders_in(folder)}

@@ -164,15 +164,16 @@ class OwnedStore:
             self.topics = TopicTable(folder, disk, clock)
             self.log = LogWriter(log_folders, settings.file_size, recovered.end_offset, disk, warm_up=options.warm_up)
             undo.callback(self.log.close)
-            self._queues = QueueBuilder(folder / "consumequeue", settings.queue_file_size, disk)
-            # A reader of its own for each thread.
-            self._reader, self._dispatched = CommitLog(*log_folders), CommitLog(*log_folders)
-            undo.callback(self._close_readers)
+            self._queues = QueueBuilder(
+                folder / "consumequeue", settings.queue_file_size, disk, is_batch=self.topics.is_batch
+            )
+            self._reader = CommitLog(*log_folders)
+            undo.callback(self._reader.close)
             newest = recovered.newest_index
             zone = None if newest is None else shown_zone(newest.path.name, newest.header.begin_timestamp_ms)
             is_sync = options.flush is FlushMode.SYNC
             self.dispatcher = Dispatcher(
-                self._dispatched,
+                CommitLog(*log_folders),
                 self._queues,
                 IndexBuilder(folder / "index", settings.shape, disk, newest, live=True, zone=zone),
                 from_offset=recovered.flushed.queues,
@@ -215,10 +216,6 @@ class OwnedStore:
     def _fail(self, error: StoreError) -> None:
         """Take no more messages. The first reason is the one that stays."""
         self.log.failure = self.log.failure or error
-
-    def _close_readers(self) -> None:
-        self._reader.close()
-        self._dispatched.close()
 
     def _end_dispatch(self) -> None:
         """Let go of what the dispatcher has open, of a store that could not be opened."""
@@ -315,7 +312,7 @@ class OwnedStore:
         if self._expiry_thread is not None:
             self._expiry_thread.join()
         with ExitStack() as stack:
-            for end in (self._lock.close, self._close_readers, self.log.close):
+            for end in (self._lock.close, self._reader.close, self.log.close):
                 stack.callback(end)
             self.appender.refusal = "the store is closed"
             try:

@@ -75,7 +75,10 @@ def cut_queue(folder: Path, physical_offset: int, disk: Disk, entry: np.dtype[np
                 disk.remove(files.path_of(base))
                 is_cut = True
                 continue
-            is_cut |= _zero(files, base, kept * entry.itemsize, disk)
+            if _zero(files, base, kept * entry.itemsize, disk):
+                is_cut = True
+                with disk.open(files.path_of(base)) as file:
+                    file.flush()
             if kept:
                 break
         if is_cut:
@@ -83,6 +86,19 @@ def cut_queue(folder: Path, physical_offset: int, disk: Disk, entry: np.dtype[np
     finally:
         files.close()
     return is_cut
+
+
+def cut_run(folder: Path, position: int, disk: Disk) -> None:
+    """Leave nothing behind this position of all files of a folder together; it is not flushed."""
+    files = FileSequence(folder)
+    try:
+        for base in reversed(files.bases):
+            if base < position:
+                _zero(files, base, position - base, disk)
+                break
+            disk.remove(files.path_of(base))
+    finally:
+        files.close()
 
 
 def _zero(files: FileSequence, base: int, position: int, disk: Disk) -> bool:
@@ -96,8 +112,6 @@ def _zero(files: FileSequence, base: int, position: int, disk: Disk) -> bool:
                 file.write(bytes(size), position)
                 is_changed = True
             position += size
-        if is_changed:
-            file.flush()
     return is_changed
 
 

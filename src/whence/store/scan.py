@@ -23,6 +23,7 @@ from whence.formats.rocketmq.message import (
     decode_message,
     verify_message,
 )
+from whence.formats.rocketmq.places import offsets_in_queue
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,7 +57,7 @@ class Sieve:
     """Which records of a scan are worth a closer look. It may let too many through, never too few.
 
     ``keys``: records that bear one of these as a key or unique id; empty takes all. A record with rollback bits
-    bears neither.
+    bears neither. ``queue_offset`` with ``topic`` and ``queue``: the record that stands there in the queue.
     """
 
     keys: tuple[str, ...] = ()
@@ -73,12 +74,18 @@ class Sieve:
                 return False
             if message.unique_id not in self.keys and not any(key in self.keys for key in message.keys):
                 return False
-        return not (
+        if self.topic is not None and self.queue is not None and self.queue_offset is not None:
+            if self.queue_offset not in offsets_in_queue(message, self.topic, self.queue):
+                return False
+        elif (
             (self.topic is not None and message.topic != self.topic)
-            or (self.since_ms is not None and message.store_timestamp_ms < self.since_ms)
-            or (self.until_ms is not None and message.store_timestamp_ms > self.until_ms)
             or (self.queue is not None and message.queue != self.queue)
             or (self.queue_offset is not None and message.queue_offset != self.queue_offset)
+        ):
+            return False
+        return not (
+            (self.since_ms is not None and message.store_timestamp_ms < self.since_ms)
+            or (self.until_ms is not None and message.store_timestamp_ms > self.until_ms)
         )
 
     def rows(self, messages: NDArray[Any], items: NDArray[Any]) -> NDArray[Any]:
@@ -105,6 +112,7 @@ class Sieve:
             keep &= messages["queue"] == self.queue
         if self.queue_offset is not None:
             keep &= messages["queue_offset"] == self.queue_offset
+            keep |= messages["has_inner"] != 0  # of an inner batch, and in a light queue, it is told by a property
         return np.flatnonzero(keep)
 
 

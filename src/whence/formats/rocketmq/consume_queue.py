@@ -25,13 +25,12 @@ of the queue together, minus 2**63, which is below every hash.
                                                                 38  i4    compacted_offset -1
                                                                 42  i4    reserved         0
 
-A size of -1 says that the rest of an ext file is unused, 0 that nothing was written there yet. Follows
-RocketMQ 5.5 ConsumeQueue.java, ConsumeQueueExt.java and BatchConsumeQueue.java.
+A size of -1 says that the rest of an ext file is unused, 0 that nothing was written there yet. No unit takes the last
+four bytes of a file. Follows RocketMQ 5.5 ConsumeQueue.java, ConsumeQueueExt.java and BatchConsumeQueue.java.
 """
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,12 +59,19 @@ BATCH_ENTRY = np.dtype(
     ]
 )
 BATCH_ENTRY_SIZE = BATCH_ENTRY.itemsize
+BATCH_ENTRY_STRUCT = struct_of(BATCH_ENTRY)
 assert BATCH_ENTRY_SIZE == 46
 
-_EXT_HEAD = struct.Struct(">hqqh")
-EXT_UNIT_SIZE_MIN = _EXT_HEAD.size
+EXT_UNIT = np.dtype(
+    [("size", ">i2"), ("tags_code", ">i8"), ("store_timestamp_ms", ">i8"), ("bitmap_size", ">i2")],
+)
+"""An ext unit without a bitmap."""
+_EXT_HEAD = struct_of(EXT_UNIT)
+EXT_UNIT_SIZE_MIN = EXT_UNIT.itemsize
 EXT_UNIT_SIZE_MAX = 32767
 EXT_END = -1
+EXT_END_DATA = EXT_END.to_bytes(2, "big", signed=True)
+EXT_FREE_SIZE = 4  # bytes at the end of an ext file that no unit takes
 EXT_ADDRESS_MAX = -(2**31) - 1
 """A tags_code up to this is the address of an ext unit."""
 assert EXT_UNIT_SIZE_MIN == 20
@@ -143,3 +149,8 @@ def is_ext_address(code: int) -> bool:
 def ext_position(code: int) -> int:
     """The position, among all ext files of the queue, that a tags_code is the address of."""
     return code + 2**63
+
+
+def ext_address(position: int) -> int:
+    """The tags_code that leads to an ext unit at this position among all ext files of the queue."""
+    return position - 2**63
