@@ -239,7 +239,7 @@ def test_a_queue_that_cannot_be_written_ends_the_dispatch(made, tmp_path):
     descriptors = len(os.listdir("/proc/self/fd"))
     for left in count():
         folder = tmp_path / f"new{left}"
-        bench = Bench(made.folder, folder, QueueFailingDisk(left), end=made.end_offset)
+        bench = Bench(made.folder, folder, FailingDisk(left, part="consumequeue"), end=made.end_offset)
         dispatcher = bench.dispatcher(flush_size=2000)
         dispatcher.start()
         try:
@@ -258,23 +258,6 @@ def test_a_queue_that_cannot_be_written_ends_the_dispatch(made, tmp_path):
     expect(made, folder)
     del dispatcher, bench
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 4
-
-
-class QueueFailingDisk(FailingDisk):
-    """Fails at one write or flush of a queue, and at all behind it."""
-
-    def pwrite(self, path: Path, descriptor: int, data: Buffer, position: int) -> int:
-        if _is_queue(path):
-            return super().pwrite(path, descriptor, data, position)
-        return os.pwrite(descriptor, data, position)
-
-    def fsync(self, path: Path, descriptor: int) -> None:
-        if _is_queue(path):
-            super().fsync(path, descriptor)
-
-
-def _is_queue(path: Path) -> bool:
-    return "consumequeue" in path.parts
 
 
 class FlakyDisk(UnflushedDisk):

@@ -356,7 +356,7 @@ def test_what_could_not_be_put_can_be_put_again(tmp_path, is_live, monkeypatch):
 
 
 def test_a_file_that_cannot_be_completed_when_it_is_made_is_not_left_there(tmp_path):
-    disk = FailingDisk(1)  # the folder is flushed, the header cannot be written
+    disk = FailingDisk(2)  # the folder is flushed and the room is taken, the header cannot be written
     builder = live(tmp_path / "index", CRASH_SHAPE, disk)
     with pytest.raises(StoreError, match="cannot be written"):
         put(builder, CRASH_ROWS)
