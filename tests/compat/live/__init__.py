@@ -86,11 +86,11 @@ class LiveRocketMQ:
         conf.write_text(f"listenPort={self.name_server_port}\nbindAddress=127.0.0.1\n")
         self._name_server = self._start("org.apache.rocketmq.namesrv.NamesrvStartup", conf, "-Xmx128m")
 
-    def start_broker(self) -> None:
-        """Start the broker and wait until clients can find it."""
+    def start_broker(self, port: int | None = None) -> None:
+        """Start the broker, on this port or on any, and wait until clients can find it."""
         assert self._broker is None, "a broker is running"
         conf = self.folder / "broker.conf"
-        port = free_port(with_below=2)  # it also listens two ports below
+        port = port or free_port(with_below=2)  # it also listens two ports below
         conf.write_text(
             BROKER_CONF.format(
                 name_server_port=self.name_server_port, port=port, ha_port=free_port(), store=self.store
@@ -137,6 +137,20 @@ class LiveRocketMQ:
         assert result.returncode == 0, result.stderr[-2000:]
         answers = [line.split() for line in result.stdout.splitlines() if line.startswith("answer")]
         return [[int(offset) for offset in offsets] for _, *offsets in answers]
+
+    def admin(self, command: str, *arguments: str) -> str:
+        """What ``mqadmin`` prints."""
+        main_class = "org.apache.rocketmq.tools.command.MQAdminStartup"
+        result = subprocess.run(
+            [*self._java("-Xmx256m"), main_class, command, "-n", self.address, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={**os.environ, "ROCKETMQ_HOME": str(self.folder)},
+        )
+        assert result.returncode == 0 and "Exception" not in result.stderr, result.stderr[-2000:]
+        return "\n".join(line for line in result.stdout.splitlines() if "|-" not in line)
 
     def _java(self, *options: str) -> list[str]:
         # Logs go to the home folder, native libraries to the folder for temporary files.

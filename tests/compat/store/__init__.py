@@ -230,9 +230,8 @@ def check_queues(
     ``queues`` says which queue offsets each queue has (``tests.reference.build_queues``).
     """
     by_place = {(record.topic, record.queue, record.queue_offset): record for record in records}
-    assert {place: largest for place, (_, largest) in judge.queues().items() if largest} == {
-        place: max(entries) + 1 for place, entries in queues.items()
-    }
+    ends = {place: largest for place, (_, largest) in judge.queues().items() if largest}
+    assert ends == {place: max(entries) + 1 for place, entries in queues.items()}
     count = 0
     for (topic, queue), entries in queues.items():
         expected = [Seen.of(by_place[topic, queue, queue_offset]) for queue_offset in sorted(entries)]
