@@ -1,4 +1,6 @@
-"""Data to measure on: a store of one full CommitLog file, and a full IndexFile. Made once, kept in a cache folder.
+"""Data to measure on: a store of one full CommitLog file, a full IndexFile, a store whose writer was killed.
+
+Made once, kept in a cache folder.
 
 Message ``number`` of the store and key ``number`` of the IndexFile are functions of their number, so a benchmark
 knows what to ask for without reading it, and the Java peers make the same keys by themselves. The store's index
@@ -10,7 +12,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import struct
+import subprocess
+import sys
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -112,6 +117,25 @@ def sample_store(log_size: int = LOG_SIZE) -> SampleStore:
     folder = _cached(f"store-{log_size}", log_size * 2, lambda folder: _make_store(folder, log_size))
     about = json.loads((folder / "about.json").read_text())
     return SampleStore(folder / "store", about["message_count"])
+
+
+@dataclass(frozen=True)
+class KilledStore:
+    """A store of ours with four full log files and half of one, as its writer left it when it was killed."""
+
+    path: Path
+    file_size: int
+
+
+def killed_store(file_size: int = LOG_SIZE) -> KilledStore:
+    def make(folder: Path) -> None:
+        command = [sys.executable, "-m", "benchmarks.killed_store", str(folder / "store"), str(file_size)]
+        ended = subprocess.run(command, check=False).returncode
+        if ended != -signal.SIGKILL:
+            raise SystemExit(f"the writer that was to be killed ended with {ended}")
+
+    folder = _cached(f"killed-{file_size}", file_size * 6, make)
+    return KilledStore(folder / "store", file_size)
 
 
 def _make_store(folder: Path, log_size: int) -> None:

@@ -1,0 +1,42 @@
+"""Makes a store and is killed in the middle of it: ``python -m benchmarks.killed_store STORE FILE_SIZE``.
+
+Four full log files and half of one; messages with bodies of 300 bytes in 8 topics of 4 queues, each with two keys and
+a tag. The process ends by SIGKILL as soon as that much is appended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import whence
+
+FILES = 4.5
+BATCH = 4096
+TOPIC_COUNT = 8
+QUEUE_COUNT = 4
+
+
+def write(folder: Path, file_size: int) -> None:
+    rng = np.random.default_rng(1)
+    bodies = [rng.bytes(300) for _ in range(BATCH)]
+    end = int(FILES * file_size)
+    offset = number = 0
+    store = whence.create(folder, flush="async", file_size=file_size)
+    while offset < end:
+        keys = [[f"order-{i:010}", f"customer-{i % 99_991}"] for i in range(number, number + BATCH)]
+        batch = number // BATCH
+        topic, queue = f"Order-Events_{batch % TOPIC_COUNT}", batch // TOPIC_COUNT % QUEUE_COUNT
+        result = store.append_batch(topic, bodies, keys=keys, tags="TagA", queue=queue)
+        assert result.status == "PUT_OK", result
+        offset = int(result.physical_offsets[-1])
+        number += BATCH
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), int(sys.argv[2]))
