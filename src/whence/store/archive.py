@@ -148,7 +148,7 @@ class Archive:
         if there is None:
             return False
         entry_size = QUEUE_ENTRY_SIZES.get(name.parts[0])
-        written = _written_size(there.data) if entry_size is None else size_below(there.data, entry_size, OFFSET_MAX)
+        written = _written_size(there) if entry_size is None else size_below(there, entry_size, OFFSET_MAX)
         _agree(there, source, 0, min(written, kept))
         return written >= kept
 
@@ -315,11 +315,11 @@ def _different(there: MappedFile, source: MappedFile) -> StoreError:
     )
 
 
-def _written_size(data: memoryview) -> int:
+def _written_size(mapped: MappedFile) -> int:
     """The size of a file without the zeros at its end."""
-    end = len(data)
+    end = mapped.next_hole(0)
     while end:
-        piece = data[max(end - PIECE, 0) : end].tobytes()
+        piece = mapped.data[max(end - PIECE, 0) : end].tobytes()
         left = piece.rstrip(b"\0")
         if left:
             return end - len(piece) + len(left)

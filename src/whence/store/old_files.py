@@ -50,13 +50,13 @@ def old_queue_files(store: Path, begin: int) -> tuple[list[OldFile], list[OldFil
                     continue
                 count = _count_below(files, entry_size, begin)
                 going += files[:count]
-                data = MappedFile(files[count].path).data
-                kept = size_below(data, entry_size, begin)
+                left = MappedFile(files[count].path)
+                kept = size_below(left, entry_size, begin)
                 if kept:
                     straddling.append(replace(files[count], kept=kept))
                 if kind == "consumequeue":
                     ext_files = _offset_files(store / EXT / topic / queue)
-                    position = _ext_position(data, kept)
+                    position = _ext_position(left.data, kept)
                     going += _ext_files_below(ext_files, position)
                     straddling += _ext_files_across(ext_files, position)
     return going, straddling
@@ -82,14 +82,16 @@ def old_index_files(store: Path, begin: int) -> tuple[list[OldFile], list[OldFil
     return going, straddling
 
 
-def size_below(data: memoryview, entry_size: int, begin: int) -> int:
+def size_below(mapped: MappedFile, entry_size: int, begin: int) -> int:
     """How many bytes of a queue file are entries that lead below offset ``begin``; fillers count as such."""
 
     def is_behind(number: int) -> bool:
-        physical_offset, size, _ = _ENTRY_HEAD.unpack_from(data, number * entry_size)
+        physical_offset, size, _ = _ENTRY_HEAD.unpack_from(mapped.data, number * entry_size)
         return bool(size <= 0 or physical_offset >= begin)
 
-    return entry_size * bisect_left(range(len(data) // entry_size), True, key=is_behind)
+    # Nothing is written in a hole, and to look there takes longer than all else.
+    count = min(mapped.next_hole(0) // entry_size + 1, mapped.size // entry_size)
+    return entry_size * bisect_left(range(count), True, key=is_behind)
 
 
 def _count_below(files: Sequence[OldFile], entry_size: int, begin: int) -> int:
