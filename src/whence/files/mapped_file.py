@@ -64,6 +64,18 @@ class MappedFile:
         """The first position at or behind this one that is in a hole, as far as can be told; else the file's end."""
         return self._seek(position, "SEEK_HOLE", self.size)
 
+    def data_pieces(self, position: int, size_max: int) -> list[tuple[int, int]]:
+        """Where the file may hold something from this position on: positions and sizes, in order.
+
+        All are looked for before one is read: a page that was read counts as data, and so do those read ahead.
+        """
+        pieces = []
+        while (position := self.next_data(position)) < self.size:
+            hole = self.next_hole(position)
+            pieces += [(at, min(size_max, hole - at)) for at in range(position, hole, size_max)]
+            position = hole
+        return pieces
+
     def _seek(self, position: int, what: str, unknown: int) -> int:
         if not hasattr(os, what):
             return unknown

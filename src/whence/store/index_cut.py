@@ -96,17 +96,15 @@ def rewrite(file: DiskFile, mapped: MappedFile, shape: Shape, slots: NDArray[np.
     """Write what of slots and header is not so already, and zeros over the items that ``header`` does not count."""
 
     def write(data: bytes, position: int) -> None:
-        if mapped.data[position : position + len(data)] != data:
+        # A copy is compared in no time; a memoryview is compared byte by byte, each of them a Python object.
+        if bytes(mapped.data[position : position + len(data)]) != data:
             file.write(data, position)
 
     for first in range(0, len(slots), SLOTS_AT_ONCE):
         write(encode_slots(slots[first : first + SLOTS_AT_ONCE]), slot_position(first))
     write(encode_header(header), 0)
-    position = item_position(shape.slot_capacity, header.next_item)
-    while (position := mapped.next_data(position)) < mapped.size:
-        size = min(ZEROED_AT_ONCE, mapped.size - position)
+    for position, size in mapped.data_pieces(item_position(shape.slot_capacity, header.next_item), ZEROED_AT_ONCE):
         write(bytes(size), position)
-        position += size
 
 
 def write_slots(file: DiskFile, slots: NDArray[np.int32]) -> None:

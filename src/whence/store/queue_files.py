@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from whence.files.disk import Disk
+from whence.files.disk import ZEROS, Disk
 from whence.files.file_sequence import FileSequence
 from whence.files.mapped_file import MappedFile
 from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY, FILLER
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-ZEROED_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +104,10 @@ def _zero(files: FileSequence, base: int, position: int, disk: Disk) -> bool:
     mapped = files.file(base)
     is_changed = False
     with disk.open(mapped.path) as file:
-        while (position := mapped.next_data(position)) < mapped.size:
-            size = min(ZEROED_AT_ONCE, mapped.size - position)
-            if any(mapped.data[position : position + size]):
-                file.write(bytes(size), position)
+        for at, size in mapped.data_pieces(position, len(ZEROS)):
+            if bytes(mapped.data[at : at + size]) != ZEROS[:size]:
+                file.write(ZEROS[:size], at)
                 is_changed = True
-            position += size
     return is_changed
 
 
