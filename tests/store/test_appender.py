@@ -420,6 +420,21 @@ def test_who_waits_too_long_for_others_is_turned_away(opened):
     assert store.append("T", b"").queue_offset == 1
 
 
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_an_append_that_is_interrupted_halfway_is_the_last(opened, is_batch):
+    class InterruptedDisk(UnflushedDisk):
+        def pwrite(self, *arguments: Any) -> int:
+            super().pwrite(*arguments)
+            raise KeyboardInterrupt
+
+    store = opened(disk=InterruptedDisk())
+    with pytest.raises(KeyboardInterrupt):
+        store.append_batch("T", [b""]) if is_batch else store.append("T", b"")
+    result = store.append("T", b"")
+    assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert result.detail == "an append was interrupted by KeyboardInterrupt; open the store again"
+
+
 # Batches
 
 

@@ -68,6 +68,7 @@ LIGHT_QUEUE = 0  # the number of the one queue that a light queue has
 CRC_MASK = 0x7FFFFFFF
 _SIZE_SIZE = 2  # of the properties
 
+_FORESEEN = (RefusedError, StoreError, struct.error, UnicodeEncodeError)  # after these nothing is half done
 _ID_START = f"{UNIQUE_ID}{NAME_END}"
 _PUT_OK = PutStatus.PUT_OK  # Python 3.11 takes 0.1 us to find a member of an enum
 _new_tuple = tuple.__new__  # less than half the time of PutResult()
@@ -149,7 +150,8 @@ class Appender:
 
         A flusher in sync mode is waited for. ``record_crc`` ends each record with a CRC of all of it. The names in
         ``light_queues`` are those that are there, for there may be a largest count of them. ``on_append`` is called
-        when something is in the log, by the thread that put it there. ``clock`` gives milliseconds.
+        when something is in the log (and flushed, if that is waited for), by the thread that put it there. ``clock``
+        gives milliseconds.
         """
         self.refusal = ""
         """Why nothing is appended at present; empty if all is well. Whoever runs the store may set it."""
@@ -274,6 +276,11 @@ class Appender:
                 place.end += step
                 if late is not None:
                     late.advance()
+            except _FORESEEN:
+                raise
+            except BaseException as error:
+                self._log.stop(error)
+                raise
             finally:
                 self._lock.release()
         except RefusedError as refused:
@@ -284,9 +291,9 @@ class Appender:
             raise UsageError(f"a number does not fit into its field of the record: {error}") from error
         except UnicodeEncodeError as error:
             raise UsageError(f"a key, tag or property holds half a character (a lone surrogate): {text!r}") from error
+        status, detail = self._flushed(physical_offset + size, wait) if self._is_sync else (_PUT_OK, "")
         if self._on_append is not None:
             self._on_append()
-        status, detail = self._flushed(physical_offset + size, wait) if self._is_sync else (_PUT_OK, "")
         result = (status, physical_offset, queue_offset, unique_id, now_ms, size, self._store_host_data, detail)
         return _new_tuple(PutResult, result)
 
@@ -458,14 +465,19 @@ class Appender:
             status, detail = self._status_of_failure(), str(error)
         except struct.error as error:
             raise UsageError(f"a number does not fit into its field of the record: {error}") from error
+        except RefusedError:
+            raise
+        except BaseException as error:
+            self._log.stop(error)
+            raise
         finally:
             self._lock.release()
         if not done:
             return BatchResult(status, detail=detail)
-        if self._on_append is not None:
-            self._on_append()
         if self._is_sync and status is PutStatus.PUT_OK:
             status, detail = self._flushed(physical_offset + size, wait)
+        if self._on_append is not None:
+            self._on_append()
         return BatchResult(
             status,
             done,

@@ -106,6 +106,11 @@ class LogWriter:
         self._free -= size
         self.end_offset = offset + size
 
+    def stop(self, error: BaseException) -> None:
+        """Append nothing any more, since an append was interrupted halfway: by Ctrl-C, or for want of memory."""
+        if self.failure is None:
+            self.failure = StoreError(f"an append was interrupted by {type(error).__name__}; open the store again")
+
     def _make_room(self, size: int) -> None:
         if self.failure is not None:
             raise self.failure
