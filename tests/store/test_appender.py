@@ -277,6 +277,7 @@ REFUSED: list[tuple[dict[str, Any], PutStatus, str]] = [
     ({"properties": {"INNER_NUM": "2"}}, ILLEGAL, "no inner batch"),
     ({"sys_flag": 0x80}, ILLEGAL, "inner batch"),
     ({"topic": BATCH_TOPIC, "sys_flag": 0x80}, ILLEGAL, "inner batch"),
+    ({"topic": BATCH_TOPIC, "inner_count": 2}, ILLEGAL, "inner batch"),
 ]
 TAKEN: list[dict[str, Any]] = [
     {"body": b"x" * BODY_MAX},
@@ -354,6 +355,9 @@ WRONG: list[dict[str, Any]] = [
     {"properties": {"": "a"}},
     {"properties": {"a\x01": "a"}},
     {"properties": {"a": "\x02"}},
+    {"properties": {"a": 5}},
+    {"properties": {5: "a"}},
+    {"properties": ["a"]},
     {"properties": {"KEYS": "a"}, "keys": ["b"]},
     {"properties": {"TAGS": "a"}, "tags": "b"},
     {"flag": 2**31},
@@ -598,6 +602,7 @@ def test_what_no_batch_can_be_is_illegal(store, batch, detail):
         {"properties": {"KEYS": "a"}, "keys": [["b"], []]},
         {"properties": {"INNER_MULTI_DISPATCH": "%LMQ%a"}},
         {"flag": 2**31},
+        {"flag": "one"},
         {"born_timestamp_ms": 2**63},
     ],
 )

@@ -65,8 +65,8 @@ if TYPE_CHECKING:
 
 BUSY_S = 1.0  # who has to wait longer for other appenders is turned away
 LIGHT_QUEUE = 0  # the number of the one queue that a light queue has
-CRC_MASK = 0x7FFFFFFF
-_SIZE_SIZE = 2  # of the properties
+_CRC_MASK = 0x7FFFFFFF  # see formats/checksums.py
+_SIZE_SIZE = 2  # of the field that has the size of the properties
 
 _FORESEEN = (RefusedError, StoreError, struct.error, UnicodeEncodeError)  # after these nothing is half done
 _ID_START = f"{UNIQUE_ID}{NAME_END}"
@@ -214,7 +214,7 @@ class Appender:
             if body.__class__ is not bytes:
                 body = checked_body(body)
             kind = self._own_kind
-            if sys_flag or born_host is not None:
+            if sys_flag or inner_count or born_host is not None:
                 kind = self._kind(sys_flag, born_host, topic, inner_count)
             head, sys_flag, born_host_data, step = kind
             text = join_keys_and_tags(keys, tags)
@@ -226,7 +226,7 @@ class Appender:
                 unique_id = given.get(UNIQUE_ID, "")
                 wait = wait and waits(given)
                 text += join_properties(given)
-            body_crc = crc32(body) & CRC_MASK
+            body_crc = crc32(body) & _CRC_MASK
             if not self._lock.acquire(False):
                 self._wait_for_lock()
             try:
@@ -525,7 +525,9 @@ class Appender:
             sys_flag |= SysFlag.BORN_HOST_IPV6
         if len(self._store_host_data) == IPV6_SIZE:
             sys_flag |= SysFlag.STORE_HOST_IPV6
-        if sys_flag & SysFlag.INNER_BATCH and not (inner_count and self._is_batch_topic(topic)):
+        if (sys_flag & SysFlag.INNER_BATCH != 0) != (inner_count > 0):
+            raise illegal(f"sysFlag {sys_flag:#x} and {inner_count} messages inside: an inner batch, or none?")
+        if inner_count and not self._is_batch_topic(topic):
             raise illegal(f"an inner batch, but the queues of topic {topic!r} are no batch queues")
         step = inner_count or 1
         if sys_flag & TRANSACTION_MASK in (Transaction.PREPARED, Transaction.ROLLBACK):

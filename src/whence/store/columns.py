@@ -42,7 +42,7 @@ class Columns:
             self.rows = np.zeros(len(bodies), ROW)
             self.rows["body_size"] = np.fromiter(map(len, bodies), np.int64, len(bodies))
             self.rows["flag"] = flags
-        except (TypeError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise UsageError(f"bodies are a list of bytes, and a flag is a 32-bit number: {error}") from error
         self.rows["makes_id"] = 1
         self.keys = self.tags = self.given = _array(b"")

@@ -62,9 +62,6 @@ def illegal(detail: str) -> RefusedError:
     return RefusedError(PutStatus.MESSAGE_ILLEGAL, detail)
 
 
-# -- topic, queue, body ---------------------------------------------------------------------------------------------
-
-
 def check_queue(topic: str, queue: int) -> None:
     """Refuse a topic that is too long, or that its queues could have no folder of, and a queue that has no number."""
     if not isinstance(topic, str) or not isinstance(queue, int):
@@ -91,16 +88,13 @@ def checked_body(body: object) -> bytes:
     return bytes(body)
 
 
-# -- properties -----------------------------------------------------------------------------------------------------
-
-
 def join_keys_and_tags(keys: Sequence[str], tags: str | None) -> str:
     """The properties KEYS and TAGS, as far as there are any. A key that could not be found again is refused."""
     text = ""
     if keys:
         try:
             joined = " ".join(keys)
-            if joined.count(" ") != len(keys) - 1 or "" in keys or "\x02" in joined or keys.__class__ is str:
+            if joined.count(" ") != len(keys) - 1 or "" in keys or "\x02" in joined or isinstance(keys, str):
                 raise UsageError(
                     f"keys {keys!r} must be a list of texts, which are not empty and hold no space and no byte 02"
                 )
@@ -118,6 +112,8 @@ def checked_properties(
     properties: Properties, *, has_keys: bool, has_tags: bool, inner_count: int = 0, drops_record_crc: bool = False
 ) -> dict[str, str]:
     """The properties to be stored, of which some may be refused, and some are ours to tell."""
+    if not isinstance(properties, Mapping):
+        raise UsageError(f"properties are names and values, not {type(properties).__name__}")
     given = dict(properties)
     for name, is_told in ((KEYS, has_keys), (TAGS, has_tags)):
         if is_told and name in given:

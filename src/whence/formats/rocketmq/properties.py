@@ -60,6 +60,8 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 def join_properties(properties: Mapping[str, str]) -> str:
     """The text of the properties, however long it is."""
     for name, value in properties.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise UsageError(f"property {name!r} = {value!r}: name and value must be texts")
         if not name or not value or NAME_END in name or VALUE_END in name or VALUE_END in value:
             raise UsageError(
                 f"property {name!r} = {value!r} cannot be stored: name and value must not be empty, "
