@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import threading
+import time
 from itertools import count
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 import whence
 from tests.disks import FailingDisk, UnflushedDisk
 from tests.golden import CLEAN, RECOVERED
-from tests.reference import Record, build_index, build_queues, encode_queue_files
+from tests.reference import Record, build_index, build_queues, encode_queue_files, read_log
 from tests.store.expiring import (
     MESSAGES,
     NOW,
@@ -34,6 +36,7 @@ from tests.store.expiring import (
     names_below,
 )
 from tests.store_maker import FILE_SIZE, QUEUE_FILE_SIZE, MadeStore, make_store, message
+from whence.door import open_stores
 from whence.errors import LockedError, StoreError, UsageError
 from whence.files.atomic import remove_unfinished
 from whence.files.disk import Disk, DiskFile
@@ -91,6 +94,7 @@ def messages(draw: st.DrawFn) -> list[Record]:
     return draw(st.lists(one, min_size=8, max_size=80))
 
 
+@pytest.mark.slow
 @given(
     messages=messages(),
     cuts=st.lists(st.integers(0, 5), min_size=1, max_size=3),
@@ -250,7 +254,43 @@ class TestGoingOn:
             assert archived.ljust(len(units), b"\0") == units[: 20 * first_left].ljust(len(units), b"\0")
 
 
+@pytest.mark.slow
+def test_a_store_is_archived_while_it_is_written_to(tmp_path):
+    """Queue and index files straddle every cut, and grow meanwhile."""
+    store, archive = tmp_path / "store", tmp_path / "archive"
+    sizes = {"file_size": 16_384, "queue_file_size": 400, "slots": 97, "items": 300}
+    cuts: set[int] = set()
+    is_done = threading.Event()
+    with whence.create(store, disk=UnflushedDisk(), **sizes) as opened:
+
+        def write() -> None:
+            for number in range(0, 3000, 10):
+                keys = [[f"key-{number + each}", f"ten-{number}"] for each in range(10)]
+                opened.append_batch("TU"[number % 3 == 0], [b"x" * 50] * 10, keys=keys, queue=number // 10 % 3)
+                time.sleep(0.003)
+            is_done.set()
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        while not is_done.is_set():
+            opened.flush()
+            cuts.add(opened.expire("0s", by="record", archive=archive).new_begin_offset)
+        writer.join()
+    assert len(cuts) > 3
+    with open_stores([archive, store]) as both:
+        assert [len(both.find(key=f"ten-{number}")) for number in range(0, 3000, 10)] == [10] * 300
+        for number in range(0, 3000, 37):
+            answer = both.find(key=f"key-{number}")
+            assert (len(answer), answer.receipt.complete, answer.receipt.damage) == (1, True, [])
+        assert both.find(key="key-7").receipt.scanned_bytes == 0
+    with MessageStore(archive) as archived:
+        assert archived.commit_log.end_offset() == max(cuts)
+        for (topic, queue), entries in build_queues(read_log(archive)).items():
+            assert archived.queue(topic, queue).end_offset() == len(entries)
+
+
 class TestCrashes:
+    @pytest.mark.slow
     @pytest.mark.parametrize("disk_kind", [KilledDisk, KilledElsewhereDisk])
     def test_killed_between_any_two_steps_all_is_there_and_a_second_run_finishes(self, made, tmp_path, disk_kind):
         """The archive has files of an earlier run, so that copies are replaced, too."""

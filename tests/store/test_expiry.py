@@ -297,6 +297,7 @@ class TestLinks:
 
 
 class TestCrashes:
+    @pytest.mark.slow
     def test_killed_between_any_two_steps_the_store_answers_right_and_a_second_run_finishes(self, made, tmp_path):
         whole = tmp_path / "whole"
         shutil.copytree(made.folder, whole)
