@@ -124,18 +124,21 @@ class KilledStore:
     """A store of ours with four full log files and half of one, as its writer left it when it was killed."""
 
     path: Path
-    file_size: int
+    sizes: tuple[int, int, int]  # of a log file; slots and items of an index file
 
 
 def killed_store(file_size: int = LOG_SIZE) -> KilledStore:
+    scale = LOG_SIZE // file_size
+    sizes = (file_size, DEFAULT_SLOT_CAPACITY // scale, DEFAULT_ITEM_CAPACITY // scale)
+
     def make(folder: Path) -> None:
-        command = [sys.executable, "-m", "benchmarks.killed_store", str(folder / "store"), str(file_size)]
+        command = [sys.executable, "-m", "benchmarks.killed_store", str(folder / "store"), *map(str, sizes)]
         ended = subprocess.run(command, check=False).returncode
         if ended != -signal.SIGKILL:
             raise SystemExit(f"the writer that was to be killed ended with {ended}")
 
     folder = _cached(f"killed-{file_size}", file_size * 6, make)
-    return KilledStore(folder / "store", file_size)
+    return KilledStore(folder / "store", sizes)
 
 
 def _make_store(folder: Path, log_size: int) -> None:

@@ -1,4 +1,4 @@
-"""Makes a store and is killed in the middle of it: ``python -m benchmarks.killed_store STORE FILE_SIZE``.
+"""Makes a store and is killed in the middle of it: ``python -m benchmarks.killed_store STORE FILE_SIZE SLOTS ITEMS``.
 
 Four full log files and half of one; messages with bodies of 300 bytes in 8 topics of 4 queues, each with two keys and
 a tag. The process ends by SIGKILL as soon as that much is appended.
@@ -21,12 +21,12 @@ TOPIC_COUNT = 8
 QUEUE_COUNT = 4
 
 
-def write(folder: Path, file_size: int) -> None:
+def write(folder: Path, file_size: int, slots: int, items: int) -> None:
     rng = np.random.default_rng(1)
     bodies = [rng.bytes(300) for _ in range(BATCH)]
     end = int(FILES * file_size)
     offset = number = 0
-    store = whence.create(folder, flush="async", file_size=file_size)
+    store = whence.create(folder, flush="async", file_size=file_size, slots=slots, items=items)
     while offset < end:
         keys = [[f"order-{i:010}", f"customer-{i % 99_991}"] for i in range(number, number + BATCH)]
         batch = number // BATCH
@@ -39,4 +39,4 @@ def write(folder: Path, file_size: int) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]), int(sys.argv[2]))
+    write(Path(sys.argv[1]), *map(int, sys.argv[2:]))

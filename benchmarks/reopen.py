@@ -25,7 +25,7 @@ def results(options: Options) -> Iterator[Result]:
     folder = Path(tempfile.mkdtemp(prefix="reopen-", dir=cache_folder()))
     ours = _Whence(killed, folder / "ours")
     try:
-        with java_peer(options, "Reopen", str(folder / "java"), str(killed.file_size)) as java:
+        with java_peer(options, "Reopen", str(folder / "java"), *map(str, killed.sizes)) as java:
             peers = [Peer("whence", timed(ours.left, ours.reopen))]
             if java is not None:
                 theirs = java.task("load")
@@ -55,7 +55,7 @@ class _Whence:
         return _lay_out(self._killed.path, self._folder, round_number)
 
     def reopen(self, folder: Path) -> int:
-        self._store = whence.create(folder, file_size=self._killed.file_size)
+        self._store = whence.create(folder)
         assert self._store.wait_dispatched(60)
         return self._store.recovered.end_offset
 
@@ -72,10 +72,11 @@ def _lay_out(store: Path, folder: Path, round_number: int) -> Path:
     """
     shutil.rmtree(folder, ignore_errors=True)
     target = folder / str(round_number)
+    target.mkdir(parents=True)
     for path in sorted(store.rglob("*")):
         copy = target / path.relative_to(store)
         if path.is_dir():
-            copy.mkdir(parents=True)
+            copy.mkdir()
         elif _is_only_read(path, store):
             os.link(path, copy)
         else:

@@ -1,5 +1,6 @@
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Arrays;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.common.BrokerConfig;
@@ -8,22 +9,23 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
- * Loads a store that a killed writer left, in each round a fresh one: java Reopen FOLDER LOG_FILE_SIZE.
+ * Loads a store that a killed writer left, in each round a fresh one: java Reopen FOLDER FILE_SIZE SLOTS ITEMS.
  *
  * <p>Round 7 finds its store in FOLDER/7. The check is where the log ends.
  */
 final class Reopen extends Peer.Task {
     private final Path folder;
-    private final int fileSize;
+    private final int[] sizes;
     private DefaultMessageStore store;
 
-    private Reopen(Path folder, int fileSize) {
+    private Reopen(Path folder, int[] sizes) {
         this.folder = folder;
-        this.fileSize = fileSize;
+        this.sizes = sizes;
     }
 
     public static void main(String[] args) throws Exception {
-        Peer.serve(Map.of("load", new Reopen(Path.of(args[0]), Integer.parseInt(args[1]))));
+        int[] sizes = Arrays.stream(args).skip(1).mapToInt(Integer::parseInt).toArray();
+        Peer.serve(Map.of("load", new Reopen(Path.of(args[0]), sizes)));
     }
 
     @Override
@@ -39,7 +41,9 @@ final class Reopen extends Peer.Task {
             var config = new MessageStoreConfig();
             config.setStorePathRootDir(root.toString());
             config.setStorePathCommitLog(root.resolve("commitlog").toString());
-            config.setMappedFileSizeCommitLog(fileSize);
+            config.setMappedFileSizeCommitLog(sizes[0]);
+            config.setMaxHashSlotNum(sizes[1]);
+            config.setMaxIndexNum(sizes[2]);
             var broker = new BrokerConfig();
             store = new DefaultMessageStore(
                     config, new BrokerStatsManager(broker), null, broker, new ConcurrentHashMap<>());
