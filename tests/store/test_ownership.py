@@ -10,7 +10,9 @@ from whence.store.ownership import Flushed, Ownership, Settings, read_ownership,
 
 OWNERSHIP = Ownership(
     Settings(65536, 2000, 97, 400, Dialect.V5_3, ("commitlog", "/other/commitlog")),
-    Flushed(2000, 1000, 900, b"\x01" * 48, "20260101120000000", IndexHeader(1, 2, 3, 4, 5, 6)),
+    Flushed(
+        2000, 1000, 900, b"\x01" * 48, "20260101120000000", IndexHeader(1, 2, 3, 4, 5, 6), ("20250101120000000",), 80
+    ),
     writer=17,
 )
 
@@ -59,6 +61,9 @@ def changed(**members):
         changed(last_record__head="zz"),
         changed(newest_index__name="../../etc/passwd"),
         changed(newest_index__item_count=None),
+        changed(older_index_files=["x"]),
+        changed(older_index_files=7),
+        changed(flushed__queues_size=None),
         changed(writer="me"),
     ],
 )

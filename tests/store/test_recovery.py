@@ -190,6 +190,30 @@ def test_files_made_ahead_of_need_are_not_the_end(tmp_path, crashed):
         assert store.recovered.cut == []
 
 
+def test_a_log_that_is_gone_is_not_begun_anew(tmp_path):
+    """As when its disk is not mounted."""
+    with create(tmp_path / "store") as store:
+        for _ in range(80):
+            store.append("T", b"x" * 100)
+    (tmp_path / "store" / "commitlog").rename(tmp_path / "elsewhere")
+    with pytest.raises(whence.StoreError, match=r"the log reached to offset [0-9]+ and is gone; is its disk mounted"):
+        create(tmp_path / "store")
+    (tmp_path / "store" / "commitlog").rmdir()
+    (tmp_path / "elsewhere").rename(tmp_path / "store" / "commitlog")
+    with create(tmp_path / "store") as store:
+        assert store.append("T", b"x").queue_offset == 80
+
+
+def test_a_log_with_a_folder_missing_is_refused(tmp_path):
+    folders = [tmp_path / "a", tmp_path / "b"]
+    with create(tmp_path / "store", log_folders=folders) as store:
+        for _ in range(160):
+            store.append("T", b"x" * 100)
+    (tmp_path / "a").rename(tmp_path / "elsewhere")
+    with pytest.raises(whence.WhenceError, match=r"is gone|has no bytes from offset"):
+        whence.create(tmp_path / "store")
+
+
 def test_a_first_file_without_bytes_is_made_anew(tmp_path):
     create(tmp_path / "store").close()
     (tmp_path / "store" / "commitlog" / f"{0:020d}").write_bytes(b"")
@@ -246,14 +270,14 @@ def place_behind(end, records, *, queue_offset):
     return placed
 
 
-@pytest.mark.parametrize("lost", ["newest", "all"])
+@pytest.mark.parametrize("lost", ["oldest", "second", "newest", "all"])
 def test_index_files_that_are_gone_are_made_again(tmp_path, lost):
     with create(tmp_path / "store") as store:
         for number in range(60):
             store.append("T", b"x" * 50, keys=[f"key-{number}"])
     files = sorted((tmp_path / "store" / "index").iterdir())
     assert len(files) > 3
-    for path in files if lost == "all" else files[-1:]:
+    for path in {"oldest": files[:1], "second": files[1:2], "newest": files[-1:], "all": files}[lost]:
         path.unlink()
     with create(tmp_path / "store") as store:
         for number in range(60):
@@ -263,14 +287,19 @@ def test_index_files_that_are_gone_are_made_again(tmp_path, lost):
     assert contents(tmp_path / "store") == dispatched_anew(tmp_path / "store", tmp_path / "anew")
 
 
-def test_queues_that_are_gone_are_not_missed_in_silence(tmp_path):
+@pytest.mark.parametrize("lost", ["", "T", "T/0", f"T/0/{400:020d}"])
+def test_queues_that_are_gone_are_made_again(tmp_path, lost):
+    """RocketMQ's own way to have them made again is to delete them. Queue offsets must not begin anew."""
     with create(tmp_path / "store") as store:
-        for number in range(60):
+        for number in range(30):
             store.append("T", b"x" * 50, keys=[f"key-{number}"])
-    shutil.rmtree(tmp_path / "store" / "consumequeue")
-    (tmp_path / "store" / "whence.json").unlink()
-    with adopt(tmp_path / "store") as store:
-        assert len(store.find(topic="T", queue=0, queue_offset=30).messages) == 1
+            store.append("U", b"x" * 50, queue=1)
+    path = tmp_path / "store" / "consumequeue" / lost
+    path.unlink() if path.is_file() else shutil.rmtree(path)
+    with create(tmp_path / "store") as store:
+        assert len(store.find(topic="T", queue=0, queue_offset=25).messages) == 1
+        assert store.append("T", b"x").queue_offset == 30
+        assert store.append("U", b"x", queue=1).queue_offset == 30
     assert contents(tmp_path / "store") == dispatched_anew(tmp_path / "store", tmp_path / "anew")
 
 

@@ -85,6 +85,10 @@ class CommitLog:
             raise NotFoundError(self._why_not_here(physical_offset))
         return self._file(base)
 
+    def use_kernel(self) -> None:
+        """Scan with the kernel from the first byte on: who knows that it is loaded, or will be, says so."""
+        self._budget.left = 0
+
     def refresh(self) -> bool:
         """Notice files that were added or deleted; True if there were some."""
         return self._files.refresh()

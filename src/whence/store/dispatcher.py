@@ -41,10 +41,12 @@ class Flushed:
 
     All messages before ``queues_offset`` are in their queues, the last of them that of ``last_physical_offset``,
     stored at ``last_timestamp_ms`` (0 and 0 if none was dispatched since the dispatcher was made). All items of the
-    messages before ``index_offset`` are in the index, and ``index_skip`` of those behind it.
+    messages before ``index_offset`` are in the index, and ``index_skip`` of those behind it. All queues together have
+    grown by ``queues_grown_size`` bytes since the dispatcher was made.
     """
 
     queues_offset: int
+    queues_grown_size: int
     last_physical_offset: int
     last_timestamp_ms: int
     index_offset: int
@@ -341,13 +343,20 @@ class Dispatcher:
                 index = self._index.unflushed()
                 state = (self._offset, self._index_at)
                 last_physical_offset, last_timestamp_ms = self._last
+                grown_size = self._queues.grown_size
             self._flush_state = state
             queues.flush()
             if not self._is_index_lost:
                 self._flush_index(index, state[1])
             (index_offset, index_skip), flushed_index = self._flushed_index
             flushed = Flushed(
-                state[0], last_physical_offset, last_timestamp_ms, index_offset, index_skip, flushed_index
+                state[0],
+                grown_size,
+                last_physical_offset,
+                last_timestamp_ms,
+                index_offset,
+                index_skip,
+                flushed_index,
             )
             self._on_flushed(flushed)
             return flushed

@@ -23,8 +23,9 @@ from typing import Any
 
 from whence.errors import FormatError, NotFoundError, StoreError, UsageError, WhenceError
 from whence.files.disk import Disk
+from whence.files.folder import files_in
 from whence.files.lock import StoreLock
-from whence.files.names import shown_zone
+from whence.files.names import is_digits, shown_zone
 from whence.formats.rocketmq.checkpoint import Checkpoint, encode_checkpoint
 from whence.formats.rocketmq.host import Host
 from whence.store.appender import Appender
@@ -277,9 +278,18 @@ class OwnedStore:
         """Note how far queues and index are on the disk, once the log is too."""
         self.log.flush()
         index, last = dispatched.index, dispatched.last_physical_offset
-        flushed = replace(self._flushed, queues=dispatched.queues_offset, index=dispatched.index_offset)
+        flushed = replace(
+            self._flushed,
+            queues=dispatched.queues_offset,
+            queues_size=self.recovered.flushed.queues_size + dispatched.queues_grown_size,
+            index=dispatched.index_offset,
+        )
         if index.newest is not None:
-            flushed = replace(flushed, index_name=index.newest.path.name, index_header=index.newest.header)
+            name = index.newest.path.name
+            older = sorted(each for each in files_in(self.folder / "index") if is_digits(each) and each < name)
+            flushed = replace(
+                flushed, index_name=name, index_header=index.newest.header, older_index_names=tuple(older)
+            )
         if dispatched.last_timestamp_ms:
             self._reader.refresh()
             flushed = replace(flushed, last_record_offset=last, last_record=self._reader.raw(last, HEAD_SIZE))

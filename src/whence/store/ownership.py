@@ -4,9 +4,11 @@
     file_size, queue_file_size     of the files of log and queues: they never change
     slots, items, dialect          of the index
     log_folders                    where the log's files lie, if not in commitlog/; from the store's folder
-    flushed                        how far queues and index were on the disk; the log was as far, at least
+    flushed                        how far queues and index were on the disk; the log was as far, at least. How many
+                                   bytes all queues had then, by which one sees that none is gone
     last_record                    the head of the last record before that, by which one sees that it is the same log
     newest_index                   name and header of the newest index file, as it was on the disk
+    older_index_files              names of those before it
     writer                         the process that writes now, if it holds the store's lock; 0 after a clean end
 
 It is written aside and renamed, after the flushes that it speaks of. So a crash leaves the one before, which says
@@ -37,7 +39,7 @@ from whence.store.message_store import Dialect
 
 NAME = "whence.json"
 VERSION = 1
-SIZE_MAX = 65536
+SIZE_MAX = 16 * 1048576
 NO_INDEX = IndexHeader(0, 0, 0, 0, 0, 0)
 
 
@@ -87,6 +89,8 @@ class Flushed:
     last_record: bytes = b""
     index_name: str = ""  # "" before the first index file
     index_header: IndexHeader = NO_INDEX
+    older_index_names: tuple[str, ...] = ()
+    queues_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +107,10 @@ class Ownership:
         document = {
             "version": VERSION,
             **asdict(self.settings),
-            "flushed": {"queues": flushed.queues, "index": flushed.index},
+            "flushed": {"queues": flushed.queues, "index": flushed.index, "queues_size": flushed.queues_size},
             "last_record": {"offset": flushed.last_record_offset, "head": flushed.last_record.hex()},
             "newest_index": {"name": flushed.index_name, **asdict(flushed.index_header)},
+            "older_index_files": flushed.older_index_names,
             "writer": self.writer,
         }
         disk.replace(folder / NAME, (json.dumps(document, indent=1) + "\n").encode())
@@ -173,8 +178,10 @@ def _decode(document: dict[str, Any]) -> Ownership:
     given["log_folders"] = tuple(_text(name) for name in given["log_folders"])
     flushed, last, newest = document["flushed"], document["last_record"], document["newest_index"]
     name = _text(newest["name"])
-    if name and not is_digits(name):
-        raise ValueError(f"an index file is not named {name!r}")
+    older_names = tuple(_text(older) for older in document["older_index_files"])
+    for each in (*older_names, name):
+        if each and not is_digits(each):
+            raise ValueError(f"an index file is not named {each!r}")
     header = IndexHeader(*(_int(newest[field.name]) for field in fields(IndexHeader)))
     return Ownership(
         Settings(**given),
@@ -185,6 +192,8 @@ def _decode(document: dict[str, Any]) -> Ownership:
             last_record=bytes.fromhex(_text(last["head"])),
             index_name=name,
             index_header=header,
+            older_index_names=older_names,
+            queues_size=_int(flushed["queues_size"]),
         ),
         _int(document["writer"]),
     )

@@ -95,6 +95,7 @@ class QueueBuilder:
         self._places: list[tuple[str, int]] = []  # topic and queue of each number
         self._owners: dict[tuple[str, int], int] = {}  # and the other way round
         self._runs: dict[int, QueueRun] = {}
+        self._size_before = 0  # of the queues that were there when they were first put into
         self._without_folder: dict[str, None] = {}
         self._entry_count = self._dropped_count = self._misplaced_count = 0
 
@@ -282,6 +283,7 @@ class QueueBuilder:
         if tail is not None and known["owner"] == number:
             for path in tail.unused:
                 self._disk.remove(path)
+            self._size_before += tail.size
             if tail.is_begun or known["is_batch"]:
                 self._runs[number] = QueueRun(self._queue_folder(*place), self._size(topic), tail.position)
             if tail.is_begun:
@@ -359,6 +361,11 @@ class QueueBuilder:
             self._misplaced_count,
             tuple(self._without_folder),
         )
+
+    @property
+    def grown_size(self) -> int:
+        """By how many bytes all queues together have grown; their sizes are those of :class:`QueueTail`."""
+        return sum(run.position for run in self._runs.values()) - self._size_before
 
     def close(self) -> None:
         """Let go of all files, finished or not."""

@@ -35,6 +35,11 @@ class QueueTail:
     file_size: int
     unused: tuple[Path, ...]
 
+    @property
+    def size(self) -> int:
+        """Where it ends, counted from queue offset 0; 0 if nothing is written."""
+        return self.position if self.is_begun else 0
+
 
 def queue_tail(folder: Path, entry: np.dtype[np.void] = ENTRY) -> QueueTail:
     """The end of the queue that is in a folder; ``entry`` is ENTRY or BATCH_ENTRY."""

@@ -15,6 +15,7 @@ Nothing here depends on how far an earlier recovery came: it may be killed at an
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,17 +26,16 @@ from whence.errors import CorruptError, FormatError, StoreError, UsageError
 from whence.files.disk import ZEROS, Disk
 from whence.files.folder import files_in, folders_in, is_folder
 from whence.files.mapped_file import MappedFile
-from whence.files.names import is_digits, offset_name
+from whence.files.names import OFFSET_MAX, is_digits, offset_name
 from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY
 from whence.formats.rocketmq.index_file import FIRST_ITEM, decode_items, item_position
 from whence.store.commit_log import CommitLog, is_half
-from whence.store.damage import DamageKind
 from whence.store.index_builder import BuiltFile
 from whence.store.index_cut import cut_index_file
 from whence.store.index_file import IndexFile
 from whence.store.message_store import read_checkpoint
 from whence.store.ownership import NO_INDEX, Flushed, Ownership, is_same_log, sidecar_of
-from whence.store.queue_files import cut_queue
+from whence.store.queue_files import cut_queue, queue_tail
 from whence.store.scan import Reason
 
 QUEUES = {"consumequeue": ENTRY, "batchconsumequeue": BATCH_ENTRY}
@@ -59,38 +59,55 @@ class Recovery:
         self._folder = folder
         self._settings = ownership.settings
         self._disk = disk
-        self._log = CommitLog(*ownership.settings.log_paths(folder))
         self._is_clean = is_clean
-        self._flushed = ownership.flushed if is_same_log(self._log, ownership.flushed) else Flushed()
+        self._log = CommitLog(*ownership.settings.log_paths(folder))
+        self._log.use_kernel()
+        self._flushed = ownership.flushed
         self._index_from = 0
         self._kept_aside: list[Path] = []
 
     def run(self) -> Recovered:
         """Bring log, queues and index to a state that can be gone on with."""
-        flushed = self._flushed
         try:
-            if self._log.file_size > self._settings.file_size:
-                what = f"the log's files have {self._log.file_size} bytes, not {self._settings.file_size}"
-                raise UsageError(f"{self._folder}: {what}; give file_size={self._log.file_size}")
-            self._remove_empty_files()
+            self._check_log()
+            if not is_same_log(self._log, self._flushed):
+                self._flushed = Flushed()
             end = self._find_end()
             self._cut_log(end)
             begin = min(self._log.begin_offset, end)
-            queues_from = max(begin, min(flushed.queues, end))
-            if not (self._is_clean and end == flushed.queues):
-                self._cut_queues(queues_from)
-            self._index_from = max(begin, min(flushed.index, end))
-            newest = self._cut_index()
+            queues_from, queues_size = self._recover_queues(begin, end)
+            self._index_from = max(begin, min(self._flushed.index, end))
+            kept = self._cut_index()
         finally:
             self._log.close()
-        flushed = replace(flushed, queues=queues_from, index=self._index_from)
-        if newest is None:
-            flushed = replace(flushed, index_name="", index_header=NO_INDEX)
-        else:
-            flushed = replace(flushed, index_name=newest.path.name, index_header=newest.header)
+        newest = kept[-1] if kept else None
+        flushed = replace(
+            self._flushed,
+            queues=queues_from,
+            queues_size=queues_size,
+            index=self._index_from,
+            index_name="" if newest is None else newest.path.name,
+            index_header=NO_INDEX if newest is None else newest.header,
+            older_index_names=tuple(file.path.name for file in kept[:-1]),
+        )
         return Recovered(end, flushed, newest, self._kept_aside)
 
     # -- the log ---------------------------------------------------------------------------------------------
+
+    def _check_log(self) -> None:
+        """Refuse a log of another shape, and one of which a part is gone: to go on would write over its place."""
+        self._remove_empty_files()
+        log, file_size = self._log, self._settings.file_size
+        if log.file_size > file_size:
+            what = f"the log's files have {log.file_size} bytes, not {file_size}"
+            raise UsageError(f"{self._folder}: {what}; give file_size={log.file_size}")
+        last = self._flushed.last_record_offset
+        if last >= 0 and (not log.bases or last >= log.bases[-1] + file_size):
+            folders = " and ".join(map(str, self._settings.log_paths(self._folder)))
+            raise StoreError(f"{folders}: the log reached to offset {last} and is gone; is its disk mounted?")
+        for begin, end, damage in log.gaps(OFFSET_MAX):
+            what = f"the log has no bytes from offset {begin} to {end}; nothing can be appended behind a gap"
+            raise CorruptError(what, path=damage.path)
 
     def _remove_empty_files(self) -> None:
         """Remove what a crash left of a file in the making: RocketMQ, too, opens no log with a file of no bytes."""
@@ -110,9 +127,6 @@ class Recovery:
             if base + file_size <= end:
                 continue
             file = self._log.file_of(base)
-            if base > end:
-                what = f"the log has no bytes from offset {end} to {base}; nothing can be appended behind a gap"
-                raise CorruptError(what, path=file.file.path)
             stopped = file.walk(end - base, file_size)
             if stopped.reason is not Reason.BLANK:
                 half = stopped.last >= 0 and is_half(file, stopped.last)
@@ -138,13 +152,12 @@ class Recovery:
 
     def _cut_log(self, end: int) -> None:
         """Leave nothing but zeros behind the log's end. A file that others may have mapped is never shortened."""
-        is_kept = any(damage.kind is DamageKind.RECORDS_BEHIND_END for _, _, damage in self._log.damage(end))
         for base in reversed(self._log.bases):
             if base + self._settings.file_size <= end:
                 break
-            file = self._log.file_of(base).file
-            position = max(end - base, 0)
-            if is_kept:
+            log_file = self._log.file_of(base)
+            file, position = log_file.file, max(end - base, 0)
+            if any(_written_pieces(file, position)) and log_file.next_whole(position).position is not None:
                 self._keep(file, base, position)
             if position == 0:
                 self._disk.remove(file.path)
@@ -163,8 +176,6 @@ class Recovery:
 
     def _keep(self, file: MappedFile, base: int, position: int) -> None:
         """Copy what is written from this position on into the sidecar, under the offset of its first byte."""
-        if next(_written_pieces(file, position), None) is None:
-            return
         folder = sidecar_of(self._folder) / "cut"
         self._disk.make_folder(folder)
         path = folder / offset_name(base + position)
@@ -188,19 +199,44 @@ class Recovery:
 
     # -- queues ----------------------------------------------------------------------------------------------
 
+    def _recover_queues(self, begin: int, end: int) -> tuple[int, int]:
+        """Cut the queues to what is known to be right; where dispatch goes on, and their size.
+
+        If they are not as large as they were, one is gone: then all are made anew from what the log has.
+        """
+        flushed = self._flushed
+        queues_from = max(begin, min(flushed.queues, end))
+        if not (self._is_clean and end == flushed.queues):
+            self._cut_queues(queues_from)
+        size = self._queues_size()
+        if size != flushed.queues_size and queues_from > begin:
+            queues_from = begin
+            self._cut_queues(begin)
+            size = self._queues_size()
+        return queues_from, size
+
     def _cut_queues(self, physical_offset: int) -> None:
         """Cut every queue to the entries of messages below this offset."""
+        for folder, entry in self._queues():
+            cut_queue(folder, physical_offset, self._disk, entry)
+
+    def _queues_size(self) -> int:
+        """The size of all queues together."""
+        return sum(queue_tail(folder, entry).size for folder, entry in self._queues())
+
+    def _queues(self) -> Iterator[tuple[Path, np.dtype[np.void]]]:
+        """The folder of every queue, and what its entries are."""
         for kind, entry in QUEUES.items():
             folder = self._folder / kind
             if is_folder(folder):
                 for topic in folders_in(folder):
                     for queue in folders_in(folder / topic):
-                        cut_queue(folder / topic / queue, physical_offset, self._disk, entry)
+                        yield folder / topic / queue, entry
 
     # -- the index -------------------------------------------------------------------------------------------
 
-    def _cut_index(self) -> BuiltFile | None:
-        """Keep the index files that are known to be right, cut to what is, and remove the others; the newest one."""
+    def _cut_index(self) -> list[BuiltFile]:
+        """Keep the index files that are known to be right, cut to what is, and remove the others; those kept."""
         folder = self._folder / "index"
         there = _index_files(folder)
         kept = self._known_to_be_right(there)
@@ -215,29 +251,29 @@ class Recovery:
             self._disk.remove(folder / name)
         if removed:
             self._disk.flush_folder(folder)
-        return kept[-1] if kept else None
+        return kept
 
     def _known_to_be_right(self, there: dict[str, IndexFile]) -> list[BuiltFile]:
         """The index files that whence flushed, oldest first, with the headers that they had then.
 
-        Where the newest one is gone (a broker deletes it after a crash), those before it were full and are whole,
-        but for the last message of the last one: further items of it may have been in the one that is gone.
+        Files at the front may have expired. Where one behind them is gone, as a broker deletes the newest after a
+        crash, those before it were full and are whole, but for the last message of the last one: further items of it
+        may have been in the one that is gone.
         """
-        flushed = self._flushed
-        if not flushed.index_name:
-            return []
-        full = {name: file.header() for name, file in there.items() if name < flushed.index_name}
-        kept = [
-            BuiltFile(there[name].path, header)
-            for name, header in sorted(full.items())
-            if header.item_count >= self._settings.items
-        ]
-        newest = there.get(flushed.index_name)
-        if newest is not None and newest.size == self._settings.shape.file_size:
-            kept.append(BuiltFile(newest.path, flushed.index_header))
+        flushed, shape = self._flushed, self._settings.shape
+        kept: list[BuiltFile] = []
+        for name in flushed.older_index_names:
+            file = there.get(name)
+            if file is not None and file.size == shape.file_size and file.header().item_count >= shape.item_capacity:
+                kept.append(BuiltFile(file.path, file.header()))
+            elif kept or self._log.begin_offset == 0:
+                break
         else:
-            end = kept[-1].header.end_physical_offset if kept else 0
-            self._index_from = max(self._log.begin_offset, min(self._index_from, end))
+            newest = there.get(flushed.index_name)
+            if newest is not None and newest.size == shape.file_size:
+                return [*kept, BuiltFile(newest.path, flushed.index_header)]
+        end = kept[-1].header.end_physical_offset if kept else 0
+        self._index_from = max(self._log.begin_offset, min(self._index_from, end))
         return kept
 
     def _cut_file(self, file: BuiltFile) -> BuiltFile | None:
@@ -249,7 +285,8 @@ class Recovery:
         with MappedFile(file.path) as mapped:
             first, behind = (item_position(shape.slot_capacity, n) for n in (FIRST_ITEM, header.next_item))
             offsets = decode_items(mapped.data[first:behind])["physical_offset"]
-            count = int(np.searchsorted(offsets, below))
+            # Not numpy's search, which would first make a native copy of all offsets.
+            count = bisect_left(offsets, below)
             end = int(offsets[count - 1]) if count else -1
             if self._log.begin_offset <= end < header.end_physical_offset:
                 time = self._log.read(end).store_timestamp_ms
@@ -275,10 +312,7 @@ def _index_files(folder: Path) -> dict[str, IndexFile]:
 
 def _written_pieces(file: MappedFile, position: int) -> Iterator[tuple[int, memoryview]]:
     """The pieces from this position on that hold anything but zeros, each with its position."""
-    while position < file.size:
-        piece = file.data[position : position + len(ZEROS)]
-        if bytes(piece) == ZEROS[: len(piece)]:
-            position = file.next_data(position + len(piece))
-        else:
-            yield position, piece
-            position += len(piece)
+    for at, size in file.data_pieces(position, len(ZEROS)):
+        piece = file.data[at : at + size]
+        if bytes(piece) != ZEROS[: len(piece)]:
+            yield at, piece
