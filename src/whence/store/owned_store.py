@@ -324,7 +324,7 @@ class OwnedStore:
         with ExitStack() as stack:
             for end in (self._lock.close, self._reader.close, self.log.close):
                 stack.callback(end)
-            self.appender.refusal = "the store is closed"
+            self.appender.close()
             try:
                 self.flusher.close()
             finally:
