@@ -119,7 +119,8 @@ def test_what_a_writer_was_acknowledged_is_found_by_others_at_once(writers: Writ
     random = Random(1)
     sizes = Sizes(16_384, 400, 31, 100)
     acknowledged: list[Acknowledged] = []
-    writers.start(tmp_path / "store", seed=1, first=0, count=5000, threads=2, flush=flush, sizes=sizes.arguments())
+    order = {"seed": 1, "first": 0, "count": 5000, "threads": 2, "sorts": ["plain", "batch"]}
+    writers.start(tmp_path / "store", flush=flush, sizes=sizes.arguments(), **order)
     deadline = time.monotonic() + READING_S
     store: whence.Store | None = None
     while time.monotonic() < deadline:

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import whence
-from tests.crash.workload import Acknowledged, Sizes, Workload
+from tests.crash.workload import SORTS, Acknowledged, Sizes, Workload
 
 OPENED = "opened"
 LIMIT_S = 60
@@ -143,7 +143,8 @@ class Writer:
 
     def _append(self, thread: int) -> None:
         random = Random(self._order["seed"] + thread)
-        workload = Workload(random, self._order["first"] + thread * self._order["count"])
+        sorts = self._order.get("sorts", SORTS)
+        workload = Workload(random, self._order["first"] + thread * self._order["count"], sorts)
         last = workload.number + self._order["count"]
         while workload.number < last:
             acknowledged, failures = workload.put_some(self._store)

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.compat.maven import classpath, java_tool
-from tests.reference import Record
+from tests.reference import PREPARED, ROLLBACK, TRANSACTION_BITS, Record
 
 VERSIONS = ("5.5.0", "4.9.5")
 DIALECTS = {"5.5.0": "5.5", "4.9.5": "4.9"}
@@ -47,6 +47,8 @@ class Sizes:
             "mappedFileSizeConsumeQueue": str(self.queue),
             "maxHashSlotNum": str(self.slots),
             "maxIndexNum": str(self.items),
+            "enableLmq": "true",
+            "enableMultiDispatch": "true",
         }
 
 
@@ -222,22 +224,27 @@ class StoreJudge:
         self._home.cleanup()
 
 
-def check_queues(
-    judge: StoreJudge, records: Sequence[Record], queues: Mapping[tuple[str, int], Mapping[int, object]]
-) -> int:
-    """Every queue gives every message that it should, in order and whole; gives how many there are.
-
-    ``queues`` says which queue offsets each queue has (``tests.reference.build_queues``).
-    """
-    by_place = {(record.topic, record.queue, record.queue_offset): record for record in records}
-    ends = {place: largest for place, (_, largest) in judge.queues().items() if largest}
-    assert ends == {place: max(entries) + 1 for place, entries in queues.items()}
-    count = 0
-    for (topic, queue), entries in queues.items():
-        expected = [Seen.of(by_place[topic, queue, queue_offset]) for queue_offset in sorted(entries)]
-        assert judge.read(topic, queue) == expected, (topic, queue)
-        count += len(expected)
-    return count
+def check_queues(judge: StoreJudge, records: Sequence[Record]) -> None:
+    """Every queue gives every message that it should, in order and whole: light queues and batch queues, too."""
+    expected: dict[tuple[str, int], list[Seen]] = {}
+    ends: dict[tuple[str, int], int] = {}
+    for record in records:
+        if record.sys_flag & TRANSACTION_BITS in (PREPARED, ROLLBACK):
+            continue
+        properties = record.properties
+        places = {(record.topic, record.queue): record.queue_offset + int(properties.get("INNER_NUM", 1))}
+        lights, offsets = (properties.get(f"INNER_MULTI_{name}", "") for name in ("DISPATCH", "QUEUE_OFFSET"))
+        if lights:
+            places |= {
+                (light, 0): int(offset) + 1
+                for light, offset in zip(lights.split(","), offsets.split(","), strict=True)
+            }
+        ends |= places
+        for place in places:
+            expected.setdefault(place, []).append(Seen.of(record))
+    assert {place: largest for place, (_, largest) in judge.queues().items() if largest} == ends
+    for place, messages in expected.items():
+        assert judge.read(*place) == messages, place
 
 
 def check_looks(judge: StoreJudge, records: Sequence[Record]) -> None:
