@@ -1,5 +1,4 @@
 import java.io.File;
-import java.lang.reflect.Field;
 import java.net.InetSocketAddress;
 import java.net.SocketAddress;
 import java.nio.file.Files;
@@ -25,8 +24,8 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
 /**
  * Puts messages into a new store: java Append FOLDER COUNT SYNC_COUNT THREADS.
  *
- * <p>A message is made of its parts and encoded within the time that counts, as the other side does it. The tasks whose
- * names end in "dispatch" let RocketMQ dispatch what is put, in its own thread; the others hold that thread back.
+ * <p>A message is made of its parts and encoded within the time that counts, as the other side does it. RocketMQ
+ * dispatches what is put in its own thread.
  */
 final class Append extends Peer.Task {
     private static final SocketAddress BORN = new InetSocketAddress("127.0.0.1", 0);
@@ -39,15 +38,13 @@ final class Append extends Peer.Task {
     private final int count;
     private final int threads;
     private final boolean isSync;
-    private final boolean dispatches;
     private DefaultMessageStore store;
 
-    private Append(Path folder, int count, int threads, boolean isSync, boolean dispatches) {
+    private Append(Path folder, int count, int threads, boolean isSync) {
         this.folder = folder;
         this.count = count;
         this.threads = threads;
         this.isSync = isSync;
-        this.dispatches = dispatches;
     }
 
     public static void main(String[] args) throws Exception {
@@ -63,10 +60,8 @@ final class Append extends Peer.Task {
             keys[i] = List.of("order-" + (1_000_000_000 + i), "buyer-" + (1_000_000_000 + i));
         }
         Peer.serve(Map.of(
-                "append", new Append(folder, count, 1, false, false),
-                "append-dispatch", new Append(folder, count, 1, false, true),
-                "sync", new Append(folder, syncCount, threads, true, false),
-                "sync-dispatch", new Append(folder, syncCount, threads, true, true)));
+                "append", new Append(folder, count, 1, false),
+                "sync", new Append(folder, syncCount, threads, true)));
     }
 
     @Override
@@ -89,14 +84,6 @@ final class Append extends Peer.Task {
                 throw new IllegalStateException("RocketMQ cannot make the store");
             }
             store.start();
-            if (!dispatches) {
-                Field service = DefaultMessageStore.class.getDeclaredField("reputMessageService");
-                service.setAccessible(true);
-                Object reput = service.get(store);
-                var setter = reput.getClass().getDeclaredMethod("setReputFromOffset", long.class);
-                setter.setAccessible(true);
-                setter.invoke(reput, Long.MAX_VALUE);
-            }
             put(0); // makes the first file
             new ProcessBuilder("sync").start().waitFor(); // what other rounds wrote and removed is not this one's
         } catch (Exception error) {
