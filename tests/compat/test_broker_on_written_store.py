@@ -10,7 +10,7 @@ import pytest
 
 import whence
 from tests.compat.live import LiveRocketMQ, free_port
-from tests.crash.checks import check_answers, check_derived, check_log
+from tests.crash.checks import check_answers, check_derived, check_index_source, check_log
 from tests.crash.workload import Acknowledged, Sizes, Workload
 from tests.reference import Record, read_log
 
@@ -83,8 +83,7 @@ def test_whence_goes_on_after_the_broker(served: Served):
         for each in sent:
             if each.sort in ("plain", "batch"):
                 assert [m.unique_id for m in store.find(key=each.key, topic=each.topic)] == [each.unique_id]
-        receipt = store.find(key="shared", limit=None).receipt
-        assert (receipt.complete, receipt.index_source, receipt.scanned_bytes) == (True, "whence", 0)
+        check_index_source(store, records)
     check_derived(served.rocketmq.store, SIZES, Path(served.rocketmq.folder) / "anew")
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import whence
 from tests.compat.store import DIALECTS, VERSIONS, Sizes, StoreJudge, check_looks, check_queues
-from tests.crash.checks import check_answers, check_derived, check_log
+from tests.crash.checks import check_answers, check_derived, check_index_source, check_log
 from tests.crash.workload import SORTS, SORTS_OF_4_9, Acknowledged, Workload
 from tests.crash.workload import Sizes as OurSizes
 from tests.crash.writer import Writers, run_until_killed
@@ -75,8 +75,7 @@ class SharedStore:
             assert store.wait_dispatched(10)
             records = check_log(self.folder, self.acknowledged)
             check_answers(store, records, self.random)
-            receipt = store.find(key="shared", limit=None).receipt
-            assert (receipt.complete, receipt.index_source, receipt.scanned_bytes) == (True, "whence", 0), receipt
+            check_index_source(store, records)
         check_derived(self.folder, OURS, self.folder.parent / "anew", DIALECTS[self.version])
         return records
 

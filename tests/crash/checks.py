@@ -77,6 +77,13 @@ def check_answers(
             check(store.find(since=since_ms, until=until_ms, limit=None), judge.window(since_ms, until_ms))
 
 
+def check_index_source(store: Store, records: Sequence[Record]) -> None:
+    """The index is whence's and complete: nothing is scanned but what has no item, between and behind its files."""
+    receipt = store.find(key="shared", limit=None).receipt
+    assert (receipt.complete, receipt.index_source) == (True, "whence"), receipt
+    assert receipt.scanned_bytes <= sum(record.size for record in records if record.is_rollback), receipt
+
+
 def check_derived(folder: Path, sizes: Sizes, scratch: Path, dialect: str = "5.5") -> None:
     """Index and queues are, byte for byte, what one dispatch of the log into empty folders makes of it."""
     log = CommitLog(folder / "commitlog")

@@ -16,7 +16,7 @@ from shutil import copytree, rmtree
 import pytest
 
 import whence
-from tests.crash.checks import check_answers, check_derived, check_log
+from tests.crash.checks import check_answers, check_derived, check_index_source, check_log
 from tests.crash.workload import Acknowledged, Sizes
 from tests.crash.writer import Writers, run_until_killed
 from tests.lookup.judge import offsets
@@ -80,17 +80,14 @@ class KilledStore:
             records = check_log(folder, self.acknowledged)
             assert records == before
             check_answers(store, records, self.random)
-            self._check_index_source(store)
+            if len(records) > 2:  # of an index that small not even the shape is known
+                check_index_source(store, records)
         assert not (folder / "abort").exists()
         check_derived(folder, self.sizes, self.scratch / "anew")
         with whence.open(folder) as store:
             check_answers(store, records, self.random)
-            self._check_index_source(store)
-
-    def _check_index_source(self, store: whence.Store) -> None:
-        if len(self.acknowledged) > 2:  # of an index that small not even the shape is known
-            receipt = store.find(key=self.acknowledged[0].keys[0], topic=self.acknowledged[0].topic).receipt
-            assert (receipt.index_source, receipt.scanned_bytes) == ("whence", 0), receipt
+            if len(records) > 2:  # of an index that small not even the shape is known
+                check_index_source(store, records)
 
 
 def kill_stores(writers: Writers, folder: Path, kills: int, first_seed: int) -> None:
