@@ -89,7 +89,7 @@ class TopicTable:
                 return
             version = self._document.get("dataVersion")
             counter = version.get("counter", 0) if isinstance(version, dict) else 0
-            self._document = {
+            document = {
                 **self._document,
                 "dataVersion": {
                     "counter": counter + 1,
@@ -99,5 +99,5 @@ class TopicTable:
                 "topicConfigTable": table,
             }
             self._disk.make_folder(self._path.parent)
-            self._disk.replace(self._path, encode_config(self._document))
-            self._table = table
+            self._disk.replace(self._path, encode_config(document))
+            self._document, self._table = document, table
