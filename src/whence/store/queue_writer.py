@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whence.files.disk import Disk, DiskFile
+from whence.files.folder import is_file
 from whence.files.names import offset_name
 
 OPEN_FILES_MAX = 256
@@ -80,7 +81,7 @@ class QueueWriter:
             self.write()
 
     def write(self) -> None:
-        """Write all that waits."""
+        """Write all that waits. After an error it may be tried again: then the same bytes go to the same places."""
         for run in self._pending:
             self._write(run, memoryview(b"".join(run.pending)))
             run.pending.clear()
@@ -88,18 +89,20 @@ class QueueWriter:
         self._pending_size = 0
 
     def _write(self, run: QueueRun, data: memoryview) -> None:
+        end = run.position
         while data:
-            position = run.position % run.file_size
-            path = run.folder / offset_name(run.position - position)
+            position = end % run.file_size
+            path = run.folder / offset_name(end - position)
             taken = min(len(data), run.file_size - position)
             file = self._opened(path, run.file_size if position == 0 else 0)
             file.write(data[:taken], position)
             self._unflushed[path] = None
-            run.position += taken
+            end += taken
             data = data[taken:]
             if position + taken == run.file_size:
                 file.close()
                 del self._open[path]
+        run.position = end
 
     def _opened(self, path: Path, new_size: int) -> DiskFile:
         """A file to write to; it is made if it has a ``new_size``."""
@@ -107,7 +110,7 @@ class QueueWriter:
         if file is None:
             if len(self._open) >= OPEN_FILES_MAX:
                 self._open.popitem(last=False)[1].close()
-            if new_size:
+            if new_size and not is_file(path):  # it is there after a write that failed
                 file = self._disk.create(path, new_size, reserve=False)
                 self._changed_folders[path.parent] = None
             else:
