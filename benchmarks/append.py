@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,6 +29,7 @@ BATCH = 1000
 THREADS = 32
 COUNT = 200_000
 SYNC_COUNT = 6_400
+SETTLE_S = 0.5
 
 
 Keys = list[tuple[str, str]]
@@ -43,7 +45,8 @@ def results(options: Options) -> Iterator[Result]:
         def opened(_: int) -> WritableStore:
             store = whence.create(folder / "new", flush=flush)
             store.append(TOPIC, BODY, keys=keys[0], tags=TAGS)  # makes the first file
-            os.sync()  # what other rounds have written and removed is not to be waited for in this one
+            os.sync()  # what other rounds have written and removed is not to be waited for in this one:
+            time.sleep(SETTLE_S)  # a file system tells the disk what room is free a moment later
             return store
 
         def close(store: WritableStore) -> None:

@@ -85,7 +85,8 @@ final class Append extends Peer.Task {
             }
             store.start();
             put(0); // makes the first file
-            new ProcessBuilder("sync").start().waitFor(); // what other rounds wrote and removed is not this one's
+            new ProcessBuilder("sync").start().waitFor(); // what other rounds wrote and removed is not this one's:
+            Thread.sleep(500); // a file system tells the disk what room is free a moment later
         } catch (Exception error) {
             throw new IllegalStateException(error);
         }
