@@ -22,7 +22,7 @@ from tests.crash.workload import Acknowledged, Sizes, Workload
 from tests.disks import FailingDisk, UnflushedDisk
 from whence.errors import StoreError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_batch_queues")]
 
 SIZES = Sizes(16_384, 400, 31, 50)
 APPENDS = 8

@@ -17,15 +17,17 @@ import pytest
 
 import whence
 from tests.crash.checks import check_answers, check_derived, check_index_source, check_log
-from tests.crash.workload import Acknowledged, Sizes
+from tests.crash.workload import BATCH_FILE_SIZE, Acknowledged, Sizes
 from tests.crash.writer import Writers, run_until_killed
+from tests.disks import UnflushedDisk
 from tests.lookup.judge import offsets
 from tests.reference import SCHEDULE_TOPIC
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_batch_queues")]
 
 KILLS = 100
 KILLS_OF_A_STORE = 10
+KEYS_ASKED = 25
 MESSAGES_MAX = 3000  # of one thread of a writer that is not killed in time
 READING_S = 4
 
@@ -44,7 +46,7 @@ class KilledStore:
         self.folder = folder / f"store-{seed}"
         self.random = Random(seed)
         self.flush = self.random.choice(["async", "sync"])
-        items = self.random.choice([17, 100, 100_000])
+        items = self.random.choice([50, 200, 100_000])
         self.sizes = Sizes(self.random.choice([16_384, 65_536]), self.random.choice([100, 400]), 31, items)
         self.acknowledged: list[Acknowledged] = []
         self.scratch = folder / "scratch"
@@ -53,6 +55,7 @@ class KilledStore:
         """Let a writer append, kill it, and look at what it left."""
         writers.start(
             self.folder,
+            batch_file_size=BATCH_FILE_SIZE,
             seed=self.random.randrange(2**32),
             first=len(self.acknowledged) * 100_000,  # behind all numbers that were used
             count=MESSAGES_MAX,
@@ -65,7 +68,9 @@ class KilledStore:
             assert not self.acknowledged
             return
         with whence.open(self.folder) as store:
-            check_answers(store, check_log(self.folder, self.acknowledged), self.random, is_left=True)
+            check_answers(
+                store, check_log(self.folder, self.acknowledged), self.random, is_left=True, keys_asked=KEYS_ASKED
+            )
         if self.random.random() < 0.5:
             self.check_reopened(self.folder)
         else:  # the next writer recovers it, too
@@ -75,17 +80,17 @@ class KilledStore:
 
     def check_reopened(self, folder: Path) -> None:
         before = check_log(folder, self.acknowledged)
-        with whence.create(folder, flush=self.flush, **self.sizes.arguments()) as store:
+        with whence.create(folder, flush=self.flush, disk=UnflushedDisk(), **self.sizes.arguments()) as store:
             store.wait_dispatched(10)
             records = check_log(folder, self.acknowledged)
             assert records == before
-            check_answers(store, records, self.random)
+            check_answers(store, records, self.random, keys_asked=KEYS_ASKED)
             if len(records) > 2:  # of an index that small not even the shape is known
                 check_index_source(store, records)
         assert not (folder / "abort").exists()
         check_derived(folder, self.sizes, self.scratch / "anew")
         with whence.open(folder) as store:
-            check_answers(store, records, self.random)
+            check_answers(store, records, self.random, keys_asked=KEYS_ASKED)
             if len(records) > 2:  # of an index that small not even the shape is known
                 check_index_source(store, records)
 

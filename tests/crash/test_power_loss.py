@@ -16,19 +16,12 @@ import whence
 from tests.crash.checks import check_answers, check_derived, check_log
 from tests.crash.workload import Acknowledged, Sizes, Workload
 from tests.disks import PowerLossDisk, UnflushedDisk
-from whence.store.queue_builder import QueueBuilder
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_batch_queues")]
 
 SEEDS = 250
 STEPS_MAX = 600  # of the disk, until the power fails
 APPENDS_MAX = 60
-
-
-@pytest.fixture(autouse=True)
-def small_batch_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of a batch queue has 13 MB, whatever ``create`` is told, and here each is read again and again."""
-    monkeypatch.setitem(QueueBuilder.__init__.__kwdefaults__, "batch_file_size", 4600)
 
 
 class Scenario:

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from tests.reference import COMMIT, PREPARED, ROLLBACK, SCHEDULE_TOPIC, Record
+from whence.store.queue_builder import QueueBuilder
 
 TOPICS = ("orders", "Aa", "BB", SCHEDULE_TOPIC)  # two of one hash
 BATCH_TOPIC = "batches"  # its queues are batch queues, where a topic can have such
@@ -18,10 +19,19 @@ DELAYS = (9, 18)  # levels: five minutes or more, so that no broker delivers the
 TAGS = (None, "paid", "TagA", "ü")
 LIGHT_QUEUES = ("%LMQ%one", "%LMQ%one,%LMQ%two", "%LMQ%two")
 PUT_OK = "PUT_OK"
+BATCH_FILE_SIZE = 4600
 
 SORTS = ("plain",) * 10 + ("batch",) * 5 + ("client batch", "light", "inner batch") + ("transaction",) * 2
 SORTS_OF_4_9 = tuple(sort for sort in SORTS if sort != "inner batch")
 """What a store may be given that RocketMQ 4.9 has to understand."""
+
+
+def set_batch_file_size(size: int) -> int:
+    """Let this process make files of batch queues with this size; gives the size that they had."""
+    settings = QueueBuilder.__init__.__kwdefaults__ or {}
+    before: int = settings["batch_file_size"]
+    settings["batch_file_size"] = size
+    return before
 
 
 @dataclass(frozen=True)

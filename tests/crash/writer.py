@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import whence
-from tests.crash.workload import SORTS, Acknowledged, Sizes, Workload
+from tests.crash.workload import SORTS, Acknowledged, Sizes, Workload, set_batch_file_size
 
 OPENED = "opened"
 LIMIT_S = 60
@@ -131,6 +131,8 @@ class Writer:
         self._told = told
         self._lock = threading.Lock()
         dialect = order.get("dialect", "5.5")
+        if "batch_file_size" in order:
+            set_batch_file_size(order["batch_file_size"])
         self._store = whence.create(order["folder"], flush=order["flush"], dialect=dialect, **order["sizes"])
         self._tell([OPENED])
 
