@@ -2,7 +2,9 @@
 
 import gc
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -291,3 +293,50 @@ def open_files(folder):
         with suppress(OSError):
             descriptors.append(str(Path("/proc/self/fd", name).readlink()))
     return [line for line in (*descriptors, *text.splitlines()) if str(folder) in line]
+
+
+class SlowDisk(UnflushedDisk):
+    """A flush of the log takes a while, if it is told to."""
+
+    is_slow = False
+
+    def fsync(self, path, descriptor):
+        if self.is_slow and "commitlog" in str(path):
+            time.sleep(0.3)
+
+
+def test_an_append_that_is_interrupted_while_it_waits_harms_no_later_one(tmp_path):
+    class StopError(Exception):
+        pass
+
+    def stop(*_):
+        raise StopError
+
+    disk = SlowDisk()
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        with whence.create(tmp_path / "store", flush="sync", disk=disk, flush_timeout_s=5, **SIZES) as store:
+            store.append("T", b"1")
+            disk.is_slow = True
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(StopError):
+                store.append("T", b"2")
+            disk.is_slow = False
+            for _ in range(3):
+                result = store.append("T", b"3")
+                assert result.status == "PUT_OK"
+                assert store._owned.log.flushed_offset >= result.physical_offset + result.size
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_limit_of_open_files_is_heeded(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 110, limits[1]))
+    try:
+        with create(tmp_path / "store") as store:
+            for queue in range(300):
+                assert store.append("T", b"x", queue=queue).status == "PUT_OK"
+            store.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

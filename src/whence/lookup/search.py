@@ -309,12 +309,12 @@ class LogSearch:
         for segment in segments if question.oldest_first else reversed(segments):
             if segment.to_offset <= self._from or segment.from_offset >= self._below:
                 self._step("skipped", file=segment.file, why="the page before went past it")
-            elif segment.file is None:
-                if segment.seam:  # an index file tells that nothing else lies here
-                    receipt.index_source = self.store.index_source()
+                continue
+            if receipt.index_source == "none" and (segment.file is not None or segment.seam):
+                receipt.index_source = self.store.index_source()
+            if segment.file is None:
                 yield from self._scan_for_keys(segment, keys)
             else:
-                receipt.index_source = self.store.index_source()
                 receipt.index_files_skipped -= 1
                 yield from self._walk(segment, segment.file, hashes)
         if hashes and not self._whys and receipt.candidates == receipt.rejected:

@@ -180,6 +180,7 @@ class Appender:
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._buffer: NDArray[np.uint8] = np.empty(0, np.uint8)  # in which the records of a batch are made
         self._lock = threading.Lock()  # of the log, the ends of queues, the ids and the buffer
+        self._locked_at = 0.0  # when it was last taken
 
     def close(self) -> None:
         """Append nothing any more. What was being appended is done when this returns."""
@@ -230,62 +231,62 @@ class Appender:
                 wait = wait and waits(given)
                 text += join_properties(given)
             body_crc = crc32(body) & _CRC_MASK
-            if not self._lock.acquire(False):
-                self._wait_for_lock()
-            try:
-                if self.refusal:
-                    raise RefusedError(PutStatus.SERVICE_NOT_AVAILABLE, self.refusal)
-                now_ms = self._clock()
-                if not unique_id:
-                    unique_id = self._ids.take(now_ms)
-                    text = f"{_ID_START}{unique_id}\x02{text}"
-                if late is not None:
-                    text += late.text(place)
-                properties_data = text.encode()
-                properties_size = len(properties_data) + self._record_crc_size
-                size = head.size + len(body) + place.topic_size + properties_size
-                if properties_size > PROPERTIES_SIZE_MAX or size > self._sure_size_max:
-                    self._check_sizes(len(body), properties_size, size, late)
-                physical_offset = self._log.room(size)
-                queue_offset = place.end if step else 0
-                record = b"".join(
-                    (
-                        head.pack(
-                            size,
-                            place.magic,
-                            body_crc,
-                            place.number,
-                            flag,
-                            queue_offset,
-                            physical_offset,
-                            sys_flag,
-                            now_ms if born_timestamp_ms is None else born_timestamp_ms,
-                            born_host_data,
-                            now_ms,
-                            self._store_host_data,
-                            reconsume_times,
-                            prepared_transaction_offset,
-                            len(body),
-                        ),
-                        body,
-                        place.topic_data,
-                        properties_size.to_bytes(_SIZE_SIZE, "big"),
-                        properties_data,
+            if self._lock.locked():
+                self._check_not_busy()
+            with self._lock:  # not by acquire and release, for an interrupt may come between acquire and try
+                self._locked_at = time.monotonic()
+                try:
+                    if self.refusal:
+                        raise RefusedError(PutStatus.SERVICE_NOT_AVAILABLE, self.refusal)
+                    now_ms = self._clock()
+                    if not unique_id:
+                        unique_id = self._ids.take(now_ms)
+                        text = f"{_ID_START}{unique_id}\x02{text}"
+                    if late is not None:
+                        text += late.text(place)
+                    properties_data = text.encode()
+                    properties_size = len(properties_data) + self._record_crc_size
+                    size = head.size + len(body) + place.topic_size + properties_size
+                    if properties_size > PROPERTIES_SIZE_MAX or size > self._sure_size_max:
+                        self._check_sizes(len(body), properties_size, size, late)
+                    physical_offset = self._log.room(size)
+                    queue_offset = place.end if step else 0
+                    record = b"".join(
+                        (
+                            head.pack(
+                                size,
+                                place.magic,
+                                body_crc,
+                                place.number,
+                                flag,
+                                queue_offset,
+                                physical_offset,
+                                sys_flag,
+                                now_ms if born_timestamp_ms is None else born_timestamp_ms,
+                                born_host_data,
+                                now_ms,
+                                self._store_host_data,
+                                reconsume_times,
+                                prepared_transaction_offset,
+                                len(body),
+                            ),
+                            body,
+                            place.topic_data,
+                            properties_size.to_bytes(_SIZE_SIZE, "big"),
+                            properties_data,
+                        )
                     )
-                )
-                if self._record_crc_size:
-                    record += encode_record_crc(record)
-                self._log.write(record)
-                place.end += step
-                if late is not None:
-                    late.advance()
-            except _FORESEEN:
-                raise
-            except BaseException as error:
-                self._log.stop(error)
-                raise
-            finally:
-                self._lock.release()
+                    if self._record_crc_size:
+                        record += encode_record_crc(record)
+                    self._log.write(record)
+                    place.end += step
+                    if late is not None:
+                        late.advance()
+                except _FORESEEN:
+                    raise
+                except BaseException as error:
+                    self._log.stop(error)
+                    raise
         except RefusedError as refused:
             return PutResult(refused.status, detail=refused.detail)
         except StoreError as error:
@@ -434,47 +435,47 @@ class Appender:
         physical_offsets = ends - rows["record_size"]
         first_timestamp_ms = done = 0
         status, detail = PutStatus.PUT_OK, ""
-        self._wait_for_lock()
-        try:
-            if self.refusal:
-                raise RefusedError(PutStatus.SERVICE_NOT_AVAILABLE, self.refusal)
-            queue_offset = place.end
-            prefix, first_id = self._ids.take_many(self._clock(), columns.made_id_count)
-            id_start, id_number = f"{_ID_START}{prefix}".encode(), first_id
-            while done < len(rows):
-                begin = int(ends[done - 1]) if done else 0
-                until = max(int(np.searchsorted(ends, begin + step_size_max, "right")), done + 1)
-                size = int(ends[until - 1]) - begin
-                now_ms = self._clock()
-                physical_offset = self._log.room(size)
-                if len(self._buffer) < size:
-                    self._buffer = np.empty(max(size, 2 * len(self._buffer)), np.uint8)
-                head = kind.head.pack(
-                    *(0, place.magic, 0, place.number, 0, 0, 0, kind.sys_flag),
-                    *(now_ms if birth.timestamp_ms is None else birth.timestamp_ms, kind.born_host_data),
-                    *(now_ms, self._store_host_data, birth.reconsume_times, 0, 0),
-                )
-                records = self._buffer[:size]
-                messages = slice(done, until)
-                id_number = columns.encode(
-                    messages, head, place.topic_data, id_start, id_number, place.end, physical_offset, records
-                )
-                self._log.write(records.data)
-                physical_offsets[done:until] += physical_offset - begin
-                first_timestamp_ms = first_timestamp_ms or now_ms
-                place.end += until - done
-                done = until
-        except StoreError as error:
-            status, detail = self._status_of_failure(), str(error)
-        except struct.error as error:
-            raise UsageError(f"a number does not fit into its field of the record: {error}") from error
-        except RefusedError:
-            raise
-        except BaseException as error:
-            self._log.stop(error)
-            raise
-        finally:
-            self._lock.release()
+        self._check_not_busy()
+        with self._lock:
+            self._locked_at = time.monotonic()
+            try:
+                if self.refusal:
+                    raise RefusedError(PutStatus.SERVICE_NOT_AVAILABLE, self.refusal)
+                queue_offset = place.end
+                prefix, first_id = self._ids.take_many(self._clock(), columns.made_id_count)
+                id_start, id_number = f"{_ID_START}{prefix}".encode(), first_id
+                while done < len(rows):
+                    begin = int(ends[done - 1]) if done else 0
+                    until = max(int(np.searchsorted(ends, begin + step_size_max, "right")), done + 1)
+                    size = int(ends[until - 1]) - begin
+                    now_ms = self._clock()
+                    physical_offset = self._log.room(size)
+                    if len(self._buffer) < size:
+                        self._buffer = np.empty(max(size, 2 * len(self._buffer)), np.uint8)
+                    head = kind.head.pack(
+                        *(0, place.magic, 0, place.number, 0, 0, 0, kind.sys_flag),
+                        *(now_ms if birth.timestamp_ms is None else birth.timestamp_ms, kind.born_host_data),
+                        *(now_ms, self._store_host_data, birth.reconsume_times, 0, 0),
+                    )
+                    records = self._buffer[:size]
+                    messages = slice(done, until)
+                    id_number = columns.encode(
+                        messages, head, place.topic_data, id_start, id_number, place.end, physical_offset, records
+                    )
+                    self._log.write(records.data)
+                    physical_offsets[done:until] += physical_offset - begin
+                    first_timestamp_ms = first_timestamp_ms or now_ms
+                    place.end += until - done
+                    done = until
+            except StoreError as error:
+                status, detail = self._status_of_failure(), str(error)
+            except struct.error as error:
+                raise UsageError(f"a number does not fit into its field of the record: {error}") from error
+            except RefusedError:
+                raise
+            except BaseException as error:
+                self._log.stop(error)
+                raise
         if not done:
             return BatchResult(status, detail=detail)
         if self._is_sync and status is PutStatus.PUT_OK:
@@ -564,9 +565,10 @@ class Appender:
         if size > self._log.record_size_max:
             raise illegal(f"the record takes {size} bytes; a file of the log holds {self._log.record_size_max}")
 
-    def _wait_for_lock(self) -> None:
-        if not self._lock.acquire(timeout=self._busy_s):
-            raise RefusedError(PutStatus.OS_PAGE_CACHE_BUSY, f"others have been appending for {self._busy_s:g} s")
+    def _check_not_busy(self) -> None:
+        """Turn away who comes while another append takes too long, as RocketMQ does: the crowd grows no larger."""
+        if self._lock.locked() and time.monotonic() - self._locked_at > self._busy_s:
+            raise RefusedError(PutStatus.OS_PAGE_CACHE_BUSY, f"another append takes more than {self._busy_s:g} s")
 
     def _status_of_failure(self) -> PutStatus:
         """After an error of the log: it takes nothing more, or it had no room for its next file."""

@@ -71,14 +71,18 @@ class Flusher:
             return PutStatus.PUT_OK
         deadline = time.monotonic() + self.timeout_s
         while log.flush_failure is None and (left_s := deadline - time.monotonic()) > 0:
-            gate = self._gate()
-            with self._lock:
-                if self._is_closed:
-                    break
-                self._waiting.append(gate)
-                self._wake_up()
-            if not gate.acquire(timeout=left_s):
-                del self._gates.gate  # it may be opened yet, when nobody waits for it
+            is_open = False
+            try:
+                gate = self._gate()
+                with self._lock:
+                    if self._is_closed:
+                        break
+                    self._waiting.append(gate)
+                    self._wake_up()
+                is_open = gate.acquire(timeout=left_s)
+            finally:
+                if not is_open:  # too late, or interrupted: it may be opened yet, when nobody waits for it
+                    self._gates.gate = None
             if log.flushed_offset >= offset:
                 return PutStatus.PUT_OK
         return PutStatus.FLUSH_DISK_TIMEOUT
@@ -136,6 +140,8 @@ class Flusher:
             self._log.flush()
         except StoreError:
             pass  # the log keeps it as its failure; who waits or appends, and who closes, is told
+        except Exception as error:
+            self._log.flush_failure = self._log.failure = StoreError(f"the flusher failed: {error!r}")
 
     def close(self) -> None:
         """End the thread and flush for the last time. Raises what the log has failed at, if anything."""

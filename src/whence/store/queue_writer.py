@@ -8,6 +8,7 @@ writer.unflushed().flush()     it lasts
 
 from __future__ import annotations
 
+import resource
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,11 +54,13 @@ class QueueWriter:
     """Writes to any number of runs. One thread.
 
     A file takes room as it is written, so that a thousand queues of a few messages are small. At most
-    OPEN_FILES_MAX are open at once.
+    OPEN_FILES_MAX are open at once, and no more than a quarter of what the process may open.
     """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._open_max = OPEN_FILES_MAX if limit < 0 else min(OPEN_FILES_MAX, max(limit // 4, 1))  # -1: no limit
         self._open: OrderedDict[Path, DiskFile] = OrderedDict()
         self._pending: list[QueueRun] = []
         self._pending_size = 0
@@ -108,7 +111,7 @@ class QueueWriter:
         """A file to write to; it is made if it has a ``new_size``."""
         file = self._open.get(path)
         if file is None:
-            if len(self._open) >= OPEN_FILES_MAX:
+            if len(self._open) >= self._open_max:
                 self._open.popitem(last=False)[1].close()
             if new_size and not is_file(path):  # it is there after a write that failed
                 file = self._disk.create(path, new_size, reserve=False)
