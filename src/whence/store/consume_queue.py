@@ -168,8 +168,9 @@ class ConsumeQueue:
 
     def _written_end(self, is_good: Callable[[Entry], bool]) -> int:
         for base in reversed(self._files.bases):
-            first = base // self.entry_size
-            count = self._files.file(base).size // self.entry_size
+            first, file = base // self.entry_size, self._files.file(base)
+            # Nothing is written in a hole. To look there takes long, and on a full tmpfs the process is killed.
+            count = -(-file.next_hole(0) // self.entry_size)
             end = self._first(first, first + count, lambda entry: not is_good(entry))
             if end > first:
                 return end

@@ -119,8 +119,8 @@ def _zero(files: FileSequence, base: int, position: int, disk: Disk) -> bool:
 def _written(mapped: MappedFile, entry: np.dtype[np.void]) -> tuple[NDArray[np.void], int]:
     """All entries of a file, and how many of them are written."""
     entries = np.frombuffer(mapped.data, entry, mapped.size // entry.itemsize)
-    # Nothing is written in a hole, and to look there takes a thousand times as long as to ask where it begins.
-    low, high = 0, min(mapped.next_hole(0) // entry.itemsize + 1, len(entries))
+    # Nothing is written in a hole. To look there takes long, and on a full tmpfs the process is killed.
+    low, high = 0, min(-(-mapped.next_hole(0) // entry.itemsize), len(entries))
     while low < high:
         middle = (low + high) // 2
         if is_written(entries[middle]):
