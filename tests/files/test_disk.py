@@ -143,3 +143,19 @@ def test_a_file_can_be_given_the_time_of_another(tmp_path):
     with Disk().create(tmp_path / "file", 1, reserve=False) as file:
         file.set_modified(1_700_000_000_123)
     assert (tmp_path / "file").stat().st_mtime_ns == 1_700_000_000_123_000_000
+
+
+def test_a_file_is_flushed_by_its_name_unless_it_is_gone(tmp_path):
+    flushed = []
+
+    class NotingDisk(Disk):
+        def fsync(self, path: Path, descriptor: int) -> None:
+            flushed.append(path.name)
+
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    NotingDisk().flush_file(tmp_path / "file")
+    NotingDisk().flush_file(tmp_path / "gone")
+    assert flushed == ["file"]
+    with pytest.raises(StoreError, match="folder: cannot be opened"):
+        NotingDisk().flush_file(tmp_path / "folder")

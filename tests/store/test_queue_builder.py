@@ -359,6 +359,18 @@ def test_flush_reaches_every_file_and_folder_that_changed_and_no_other(tmp_path)
     assert flushed == []
 
 
+def test_a_file_that_expires_before_it_is_flushed_is_passed_over(tmp_path):
+    records = place([Record(queue_offset=number) for number in range(7)])
+    builder = QueueBuilder(tmp_path, FILE_SIZE, UnflushedDisk())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(builder, "finish", builder.write)
+        build(tmp_path, records, builder=builder)
+    unflushed = builder.unflushed()
+    (tmp_path / "TopicTest" / "0" / f"{0:020d}").unlink()
+    unflushed.flush()
+    assert len(unflushed.paths) == 2
+
+
 @pytest.mark.slow
 def test_ten_thousand_queues_are_written_within_the_limit_of_open_files(tmp_path):
     """In a process of its own, for a limit once lowered stays."""

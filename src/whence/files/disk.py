@@ -125,6 +125,17 @@ class Disk:
             finally:
                 os.close(descriptor)
 
+    def flush_file(self, path: Path) -> None:
+        """Make what was written to a file last, whoever wrote it; one that is gone by now needs nothing."""
+        try:
+            file = self.open(path)
+        except StoreError:
+            if path.exists():
+                raise
+            return
+        with file:
+            file.flush()
+
     def reserve(self, path: Path, descriptor: int, size: int) -> None:
         """Take the room for ``size`` zero bytes: by asking for it or, where one cannot, by writing them."""
         try:

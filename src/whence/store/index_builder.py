@@ -66,13 +66,12 @@ class UnflushedIndex:
     disk: Disk
 
     def flush(self) -> FlushedIndex:
-        """Wait until all of it is on the disk."""
+        """Wait until all of it is on the disk. What has expired meanwhile is passed over."""
         files = [file.path for file in self.full]
         if self.newest is not None and self.newest.path not in files:
             files.append(self.newest.path)
         for path in files:
-            with self.disk.open(path) as file:
-                file.flush()
+            self.disk.flush_file(path)
         if files:
             self.disk.flush_folder(self.folder)
         return FlushedIndex(self.newest, self.full[-1] if self.full else None)

@@ -30,10 +30,12 @@ class UnflushedQueues:
     disk: Disk
 
     def flush(self) -> None:
-        """Wait until all of it is on the disk. Linux tells an error of writing to who asks, whoever wrote."""
+        """Wait until all of it is on the disk. Linux tells an error of writing to who asks, whoever wrote.
+
+        What has expired meanwhile is passed over.
+        """
         for path in self.paths:
-            with self.disk.open(path) as file:
-                file.flush()
+            self.disk.flush_file(path)
         for folder in self.folders:
             self.disk.flush_folder(folder)
 
