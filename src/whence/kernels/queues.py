@@ -61,8 +61,11 @@ def number_queues(
     topics: Any,
     topics_size: int,
     numbers: Any,
-) -> tuple[int, int, int]:
-    """Fill ``numbers`` from message ``first`` on; how far it came, how many queues there are, how long ``topics`` is.
+) -> tuple[int, int, int, int]:
+    """Fill ``numbers`` from message ``first`` on.
+
+    Tells how far it came, how many queues there are, how long ``topics`` is, and how many of the messages have
+    properties that tell of an inner batch or of light queues.
 
     It stops before a message whose queue is new and finds no room in ``queues``, in ``topics``, or in the hash
     ``table``, of which at most half is used: make room and go on. Prepared and rollback messages enter no queue.
@@ -70,6 +73,7 @@ def number_queues(
     data_at = address_of(data)
     topics_at = address_of(topics)
     mask = len(table) - 1
+    inner_count = 0
     for row in range(first, len(messages)):
         ahead = messages[min(row + _AHEAD, len(messages) - 1)]
         prefetch(data_at + ahead.physical_offset - base_offset + ahead.topic_at)
@@ -90,7 +94,7 @@ def number_queues(
         if table[place] == NO_QUEUE:
             is_full = queue_count == len(queues) or 2 * queue_count >= len(table)
             if is_full or topics_size + message.topic_size > len(topics):
-                return row, queue_count, topics_size
+                return row, queue_count, topics_size, inner_count
             new = queues[queue_count]
             new.topic_at = topics_size
             new.next_offset = NOTHING_YET
@@ -107,7 +111,8 @@ def number_queues(
             topics_size += message.topic_size
             queue_count += 1
         numbers[row] = table[place]
-    return len(messages), queue_count, topics_size
+        inner_count += message.has_inner
+    return len(messages), queue_count, topics_size, inner_count
 
 
 @kernel

@@ -105,9 +105,9 @@ class QueueBuilder:
         """Put the entries of scanned messages; ``data[0]`` lies at ``base_offset`` of the CommitLog."""
         data = data.view()
         data.flags.writeable = False  # as the scan has it: to Numba a writeable array is another type
-        numbers = self._number(data, base_offset, messages)
+        numbers, inner_count = self._number(data, base_offset, messages)
         done = 0
-        for row in np.flatnonzero(messages["has_inner"]).tolist():
+        for row in np.flatnonzero(messages["has_inner"]).tolist() if inner_count else ():
             light = self._light_rows(data, base_offset, messages[row], int(numbers[row]))
             if light is not None:
                 self._place(data, base_offset, messages[done : row + 1], numbers[done : row + 1])
@@ -179,7 +179,7 @@ class QueueBuilder:
             name = np.frombuffer(light_queue.encode(), np.uint8)
             message = np.zeros(1, SCANNED)
             message["topic_size"], message["topic_hash"] = len(name), java_hash(light_queue + "#")
-            number = int(self._number(name, 0, message)[0])
+            number = int(self._number(name, 0, message)[0][0])
         return number
 
     def _place_batches(
@@ -221,14 +221,19 @@ class QueueBuilder:
 
     # -- numbers ---------------------------------------------------------------------------------------------
 
-    def _number(self, data: NDArray[np.uint8], base_offset: int, messages: NDArray[np.void]) -> NDArray[np.int32]:
-        """The number of each message's queue, new ones included; NO_QUEUE for what enters none."""
+    def _number(
+        self, data: NDArray[np.uint8], base_offset: int, messages: NDArray[np.void]
+    ) -> tuple[NDArray[np.int32], int]:
+        """The number of each message's queue, new ones included; NO_QUEUE for what enters none.
+
+        And how many of those that enter one have properties which tell of an inner batch or of light queues.
+        """
         from whence.kernels.queues import number_queues
 
         numbers = np.empty(len(messages), np.int32)
-        known_before, done = self._count, 0
+        known_before, done, inner_count = self._count, 0, 0
         while True:
-            done, self._count, self._topics_size = number_queues(
+            done, self._count, self._topics_size, more_inner = number_queues(
                 data,
                 base_offset,
                 messages,
@@ -240,12 +245,13 @@ class QueueBuilder:
                 self._topics_size,
                 numbers,
             )
+            inner_count += more_inner
             if done == len(messages):
                 break
             self._make_room(int(messages["topic_size"][done]))
         for number in range(known_before, self._count):
             self._name(number)
-        return numbers
+        return numbers, inner_count
 
     def _make_room(self, topic_size: int) -> None:
         """Room for one more queue at least."""
