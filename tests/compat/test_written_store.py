@@ -242,3 +242,27 @@ def _without_times(record: Record) -> Record:
         born_host=("127.0.0.1", 0),
         properties_data=b"".join(sorted(record.properties_data.split(b"\x02"))),
     )
+
+
+def test_a_broker_that_is_started_by_mistake_spoils_nothing(tmp_path, version):
+    """It recovers the store, and deletes files behind the log's end, before it sees that the store is locked."""
+    shared = SharedStore(tmp_path / "store", version)
+    with shared.create() as store:
+        shared.append(store, 80)
+        with pytest.raises(AssertionError, match="Lock failed"):
+            shared.judge()
+        shared.append(store, 100)
+    shared.check_ours()
+
+
+def test_whence_does_not_touch_a_store_that_rocketmq_holds(tmp_path, version):
+    shared = SharedStore(tmp_path / "store", version)
+    with shared.create() as store:
+        shared.append(store, 20)
+    with shared.judge() as judge:
+        files = {path: path.stat().st_mtime_ns for path in shared.folder.rglob("*") if path.is_file()}
+        with pytest.raises(whence.LockedError, match=f"process {judge.pid} holds this store"):
+            shared.create()
+        assert {path: path.stat().st_mtime_ns for path in shared.folder.rglob("*") if path.is_file()} == files
+        judge.stop()
+    shared.check_ours()

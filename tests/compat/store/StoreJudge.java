@@ -71,10 +71,10 @@ public final class StoreJudge {
     public static void main(String[] args) throws Exception {
         PrintStream answers = System.out;
         System.setOut(System.err);
-        StoreJudge judge = new StoreJudge(open(Path.of(args[0]), args));
-        answers.println("ready " + judge.answer("offsets"));
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
         try {
+            StoreJudge judge = new StoreJudge(open(Path.of(args[0]), args));
+            answers.println("ready " + judge.answer("offsets"));
             for (String line = lines.readLine(); line != null; line = lines.readLine()) {
                 answers.println(judge.answer(line.split(" ")));
                 answers.flush();

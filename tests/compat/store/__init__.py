@@ -129,6 +129,10 @@ class StoreJudge:
         assert word == "ready"
         self.begin_offset, self.end_offset, _ = map(int, offsets)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def ask(self, *words: str) -> str:
         assert self._process.stdin is not None
         self._process.stdin.write(" ".join(words) + "\n")
