@@ -32,7 +32,7 @@ def check_log(folder: Path, acknowledged: Iterable[Acknowledged]) -> list[Record
     for each in acknowledged:
         record = by_offset.get(each.physical_offset)
         assert record is not None, f"{each} is lost; the log has {len(records)} records up to {_end(records)}"
-        assert each.is_in(record), f"{each} became {record}"
+        assert each == Acknowledged.of(record), f"{each} became {record}"
     ends: dict[tuple[str, int], int] = {}
     for record in records:
         if record.sys_flag & TRANSACTION_BITS in (PREPARED, ROLLBACK):
@@ -130,7 +130,7 @@ def _files(folder: Path) -> dict[object, bytes]:
 
 def _index_files(folder: Path) -> list[bytes]:
     """Index files from the oldest to the newest. Their names are the clock's, but they ascend with the offsets."""
-    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    paths = sorted(path for path in folder.iterdir() if path.name.isdigit()) if folder.is_dir() else []
     files = [path.read_bytes() for path in paths]
     headers = [decode_header(data) for data in files]
     places = [(header.begin_physical_offset, header.end_physical_offset) for header in headers]

@@ -58,9 +58,10 @@ class Acknowledged:
     body_crc: int
     keys: tuple[str, ...]
 
-    def is_in(self, record: Record) -> bool:
-        """Whether the log has this very message."""
-        return self == Acknowledged(
+    @classmethod
+    def of(cls, record: Record) -> Acknowledged:
+        """What the writer of a record in the log was told."""
+        return cls(
             record.physical_offset,
             record.queue_offset,
             record.topic,
