@@ -340,3 +340,29 @@ def test_a_limit_of_open_files_is_heeded(tmp_path):
             store.flush()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_file_made_ahead_that_somebody_removed_is_made_again(tmp_path):
+    """A broker that is started by mistake recovers the store, and removes it, before it sees the lock."""
+    with create(tmp_path / "store", file_size=16384) as store:
+        store.append("T", bytes(1000))
+        ahead = tmp_path / "store" / "commitlog" / f"{16384:020d}"
+        wait_until(lambda: ahead.exists() and ahead.stat().st_size == 16384)
+        time.sleep(0.05)
+        ahead.unlink()
+        for _ in range(40):
+            assert store.append("T", bytes(1000)).status == "PUT_OK"
+    with whence.open(tmp_path / "store") as opened:
+        assert len(opened.find(topic="T", limit=None).messages) == 41
+
+
+def test_a_log_file_that_somebody_removes_while_it_is_written_is_told(tmp_path):
+    store = create(tmp_path / "store", flush="sync")
+    assert store.append("T", b"x").status == "PUT_OK"
+    (tmp_path / "store" / "commitlog" / f"{0:020d}").unlink()
+    result = store.append("T", b"x")
+    assert result.status == "FLUSH_DISK_TIMEOUT"
+    assert "removed by another program" in result.detail
+    assert store.append("T", b"x").status == "SERVICE_NOT_AVAILABLE"
+    with pytest.raises(whence.StoreError, match="removed by another program"):
+        store.close()

@@ -57,6 +57,13 @@ class DiskFile:
         with _named(self.path, "cannot be given a time"):
             os.utime(self.descriptor, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
 
+    def is_there(self) -> bool:
+        """Whether its name still leads to it: somebody may have removed it."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self.descriptor))
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Let go of the file; a second call does nothing. Does not flush."""
         descriptor, self.descriptor = self.descriptor, -1

@@ -56,8 +56,12 @@ class FileMaker:
     def take(self, base: int, timeout_s: float) -> NewFile:
         """The file, as soon as it is there. A StoreError tells why it is not; one may ask again."""
         asked = self._asked.get(base)
-        if asked is not None and asked.done() and asked.exception() is not None:
-            del self._asked[base]  # it could not be made ahead; there may be room by now
+        if asked is not None and asked.done():
+            if asked.exception() is not None:
+                del self._asked[base]  # it could not be made ahead; there may be room by now
+            elif not asked.result().file.is_there():
+                # A broker that is started by mistake removes it: it recovers a store before it looks at the lock.
+                self._asked.pop(base).result().close()
         self.ask(base)
         asked = self._asked[base]
         try:

@@ -164,6 +164,8 @@ class LogWriter:
                     break
                 try:
                     new.file.flush()
+                    if not new.file.is_there():
+                        raise StoreError(f"{new.file.path}: was removed by another program while it was written")
                 except StoreError as error:
                     self.flush_failure = error
                     self.failure = self.failure or error
