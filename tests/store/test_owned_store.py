@@ -366,3 +366,13 @@ def test_a_log_file_that_somebody_removes_while_it_is_written_is_told(tmp_path):
     assert store.append("T", b"x").status == "SERVICE_NOT_AVAILABLE"
     with pytest.raises(whence.StoreError, match="removed by another program"):
         store.close()
+
+
+def test_a_disk_that_is_nearly_full_gets_no_new_log_files_while_another_has_room(tmp_path, monkeypatch):
+    folders = [tmp_path / "a" / "log", tmp_path / "b" / "log"]
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: (100, 95, 5) if path == folders[0] else (100, 10, 90))
+    with create(tmp_path / "store", log_folders=folders, file_size=16384) as store:
+        for number in range(200):
+            assert store.append("T", b"x" * 500, keys=[f"key-{number}"]).status == "PUT_OK"
+        assert list(folders[0].iterdir()) == []
+        assert len(store.find(key="key-0").messages) == 1

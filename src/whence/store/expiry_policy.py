@@ -20,6 +20,7 @@ from whence.files.names import is_digits
 
 HOUR_MS = 3_600_000
 ALL_HOURS = tuple(range(24))
+USED_FULL = 90
 UNKNOWN = -1  # how much of a disk is used, where nobody can tell
 
 
@@ -51,7 +52,7 @@ class ExpiryPolicy:
     zone: tzinfo | None = None  # in which the hours are counted; None: the machine's
     used_max: int = 75  # diskMaxUsedSpaceRatio: above it, old files go at any hour
     used_forcing: int = 85  # diskSpaceCleanForciblyRatio: above it, the oldest files go, though they are young
-    used_full: int = 90  # diskSpaceWarningLevelRatio: above it, nothing is to be written, too
+    used_full: int = USED_FULL  # diskSpaceWarningLevelRatio: above it, nothing is to be written, too
     may_force: bool = True  # cleanFileForciblyEnable
     batch_max: int | None = 10  # deleteFileBatchMax: files that go in one round; None: all that may
     age_by: AgeBy = AgeBy.FILE

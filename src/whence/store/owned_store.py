@@ -33,7 +33,7 @@ from whence.store.commit_log import CommitLog
 from whence.store.dispatcher import Dispatcher
 from whence.store.dispatcher import Flushed as Dispatched
 from whence.store.expiry import DiskUsage, Expired, Expiry
-from whence.store.expiry_policy import ExpiryPolicy
+from whence.store.expiry_policy import USED_FULL, ExpiryPolicy, used_percent
 from whence.store.flusher import Flusher, FlushMode
 from whence.store.index_builder import IndexBuilder
 from whence.store.log_file import HEAD_SIZE
@@ -163,7 +163,14 @@ class OwnedStore:
             self._flushed = recovered.flushed
             self._write_ownership(os.getpid())
             self.topics = TopicTable(folder, disk, clock)
-            self.log = LogWriter(log_folders, settings.file_size, recovered.end_offset, disk, warm_up=options.warm_up)
+            self.log = LogWriter(
+                log_folders,
+                settings.file_size,
+                recovered.end_offset,
+                disk,
+                warm_up=options.warm_up,
+                is_usable=_has_room,
+            )
             undo.callback(self.log.close)
             self._queues = QueueBuilder(
                 folder / "consumequeue", settings.queue_file_size, disk, is_batch=self.topics.is_batch
@@ -332,6 +339,15 @@ class OwnedStore:
             self._write_ownership(writer=0)
             self._disk.remove(self.folder / ABORT)
             self._disk.flush_folder(self.folder)
+
+
+def _has_room(folder: Path) -> bool:
+    """Whether a disk should get new log files: not if it is as good as full, or not there."""
+    try:
+        _, used, free = shutil.disk_usage(folder)
+    except OSError:
+        return False
+    return used_percent(used, free) <= USED_FULL
 
 
 def _checkpoint(folder: Path) -> Checkpoint:
