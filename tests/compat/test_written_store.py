@@ -165,8 +165,7 @@ def test_rocketmq_recovers_a_store_whose_writer_was_killed(tmp_path, version):
                 first=10_000 * kill,
                 count=2000,
                 flush="sync" if kill % 2 else "async",
-                sizes=OURS.arguments(),
-                dialect=DIALECTS[version],
+                arguments=OURS.arguments() | {"dialect": DIALECTS[version]},
                 sorts=shared.sorts,
             )
             shared.acknowledged += run_until_killed(writers, shared.random)

@@ -8,10 +8,10 @@ from itertools import zip_longest
 from pathlib import Path
 from random import Random
 
-from tests.crash.workload import BATCH_TOPIC, Acknowledged, Sizes
+from tests.crash.workload import BATCH_TOPIC, LOG_FOLDERS, Acknowledged, Sizes
 from tests.disks import UnflushedDisk
 from tests.lookup.judge import Judge, offsets
-from tests.reference import PREPARED, ROLLBACK, TRANSACTION_BITS, Record, read_log
+from tests.reference import PREPARED, ROLLBACK, TRANSACTION_BITS, Record, scan_log_file
 from whence.door import Store
 from whence.formats.rocketmq.index_file import decode_header
 from whence.lookup.answer import Answer
@@ -27,7 +27,7 @@ LEFT_BY_HALF = (DamageKind.HALF_RECORD, DamageKind.INDEX_NOT_USED)
 
 def check_log(folder: Path, acknowledged: Iterable[Acknowledged]) -> list[Record]:
     """All that was acknowledged is in the log, whole, and no queue has a gap; gives the log."""
-    records = read_log(folder)
+    records = read_store(folder)
     by_offset = {record.physical_offset: record for record in records}
     for each in acknowledged:
         record = by_offset.get(each.physical_offset)
@@ -42,6 +42,23 @@ def check_log(folder: Path, acknowledged: Iterable[Acknowledged]) -> list[Record
         assert record.queue_offset == ends.get(place, first), f"{record} comes after {ends.get(place)} in its queue"
         ends[place] = record.queue_offset + int(record.properties.get("INNER_NUM", 1))
     return records
+
+
+def read_store(folder: Path) -> list[Record]:
+    """All records of a store's log, up to the first bytes that are none, in whatever folders its files are."""
+    paths = [path for log_folder in log_folders(folder) for path in log_folder.iterdir() if path.name.isdigit()]
+    records: list[Record] = []
+    for path in sorted(paths, key=lambda path: path.name):
+        in_file, _, ending = scan_log_file(path.read_bytes())
+        records += in_file
+        if ending != "blank":
+            break
+    return records
+
+
+def log_folders(folder: Path) -> list[Path]:
+    """The folders of a store's log: one, or those of LOG_FOLDERS."""
+    return [folder / name for name in ("commitlog", *LOG_FOLDERS) if (folder / name).is_dir()]
 
 
 def check_answers(
@@ -89,7 +106,7 @@ def check_index_source(store: Store, records: Sequence[Record]) -> None:
 
 def check_derived(folder: Path, sizes: Sizes, scratch: Path, dialect: str = "5.5") -> None:
     """Index and queues are, byte for byte, what one dispatch of the log into empty folders makes of it."""
-    log = CommitLog(folder / "commitlog")
+    log = CommitLog(*log_folders(folder))
     try:
         dispatch_log(
             log,

@@ -16,8 +16,8 @@ from shutil import copytree, rmtree
 import pytest
 
 import whence
-from tests.crash.checks import check_answers, check_derived, check_index_source, check_log
-from tests.crash.workload import BATCH_FILE_SIZE, Acknowledged, Sizes
+from tests.crash.checks import check_answers, check_derived, check_index_source, check_log, log_folders
+from tests.crash.workload import BATCH_FILE_SIZE, Acknowledged, Sizes, random_settings
 from tests.crash.writer import Writers, run_until_killed
 from tests.disks import UnflushedDisk
 from tests.lookup.judge import offsets
@@ -48,6 +48,7 @@ class KilledStore:
         self.flush = self.random.choice(["async", "sync"])
         items = self.random.choice([50, 200, 100_000])
         self.sizes = Sizes(self.random.choice([16_384, 65_536]), self.random.choice([100, 400]), 31, items)
+        self.arguments = self.sizes.arguments() | random_settings(self.random)
         self.acknowledged: list[Acknowledged] = []
         self.scratch = folder / "scratch"
 
@@ -61,10 +62,10 @@ class KilledStore:
             count=MESSAGES_MAX,
             threads=self.random.choice([1, 1, 4]),
             flush=self.flush,
-            sizes=self.sizes.arguments(),
+            arguments=self.arguments,
         )
         self.acknowledged += run_until_killed(writers, self.random)
-        if not (self.folder / "commitlog").is_dir():
+        if not log_folders(self.folder):
             assert not self.acknowledged
             return
         with whence.open(self.folder) as store:
@@ -80,7 +81,7 @@ class KilledStore:
 
     def check_reopened(self, folder: Path) -> None:
         before = check_log(folder, self.acknowledged)
-        with whence.create(folder, flush=self.flush, disk=UnflushedDisk(), **self.sizes.arguments()) as store:
+        with whence.create(folder, flush=self.flush, disk=UnflushedDisk(), **self.arguments) as store:
             store.wait_dispatched(10)
             records = check_log(folder, self.acknowledged)
             assert records == before
@@ -103,7 +104,7 @@ def kill_stores(writers: Writers, folder: Path, kills: int, first_seed: int) -> 
             try:
                 store.kill_once(writers)
             except BaseException as error:
-                error.add_note(f"kill {number} of the store with seed {seed} ({store.flush}, {store.sizes})")
+                error.add_note(f"kill {number} of the store with seed {seed} ({store.flush}, {store.arguments})")
                 raise
         acknowledged += len(store.acknowledged)
         rmtree(store.folder)
@@ -122,7 +123,7 @@ def test_what_a_writer_was_acknowledged_is_found_by_others_at_once(writers: Writ
     sizes = Sizes(16_384, 400, 31, 100)
     acknowledged: list[Acknowledged] = []
     order = {"seed": 1, "first": 0, "count": 5000, "threads": 2, "sorts": ["plain", "batch"]}
-    writers.start(tmp_path / "store", flush=flush, sizes=sizes.arguments(), **order)
+    writers.start(tmp_path / "store", flush=flush, arguments=sizes.arguments(), **order)
     deadline = time.monotonic() + READING_S
     store: whence.Store | None = None
     while time.monotonic() < deadline:

@@ -14,7 +14,7 @@ import pytest
 
 import whence
 from tests.crash.checks import check_answers, check_derived, check_log
-from tests.crash.workload import Acknowledged, Sizes, Workload
+from tests.crash.workload import Acknowledged, Sizes, Workload, random_settings
 from tests.disks import PowerLossDisk, UnflushedDisk
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_batch_queues")]
@@ -32,9 +32,13 @@ class Scenario:
         self.random = Random(seed)
         self.flush = self.random.choice(["async", "sync"])
         self.sizes = Sizes(16_384, self.random.choice([100, 4000]), 31, self.random.choice([9, 50, 200]))
+        self.settings = random_settings(self.random)
         self.write_back = self.random.choice([0.0, 0.0, 0.02, 0.3])
         self.promised: list[Acknowledged] = []
         self.count = 0
+
+    def __str__(self) -> str:
+        return f"{self.flush}, {self.sizes}, {self.settings}, write_back {self.write_back}"
 
     def lose_power(self, store: Path, left: Path) -> None:
         """Go on with ``store``; ``left`` is what a power failure makes of it at some moment."""
@@ -42,7 +46,7 @@ class Scenario:
         disk.fail_after(self.random.choice([self.random.randrange(30), self.random.randrange(STEPS_MAX)]), left)
         workload = Workload(self.random, self.count)
         appends = self.random.randrange(APPENDS_MAX)
-        opened = whence.create(store, flush=self.flush, disk=disk, **self.sizes.arguments())
+        opened = whence.create(store, flush=self.flush, disk=disk, **self.sizes.arguments(), **self.settings)
         try:
             self._append(opened, disk, workload, appends)
             if not disk.has_failed and self.random.random() < 0.5:
@@ -74,7 +78,7 @@ class Scenario:
         """The store opens, has what was promised, goes on, and is right to the last byte."""
         disk = UnflushedDisk()
         workload = Workload(self.random, self.count)
-        with whence.create(folder, flush=self.flush, disk=disk, **self.sizes.arguments()) as store:
+        with whence.create(folder, flush=self.flush, disk=disk, **self.sizes.arguments(), **self.settings) as store:
             assert store.wait_dispatched(10)
             check_answers(store, check_log(folder, self.promised), self.random)
             for _ in range(5):
@@ -101,7 +105,7 @@ def lose_power_once(folder: Path, seed: int) -> int:
         copytree(first, folder / "checked")
         scenario.check(folder / "checked")
     except BaseException as error:
-        error.add_note(f"seed {seed}: {scenario.flush}, {scenario.sizes}, write_back {scenario.write_back}, {folder}")
+        error.add_note(f"seed {seed}: {scenario}, {folder}")
         raise
     rmtree(folder)
     return len(scenario.promised)

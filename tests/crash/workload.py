@@ -20,6 +20,7 @@ TAGS = (None, "paid", "TagA", "ü")
 LIGHT_QUEUES = ("%LMQ%one", "%LMQ%one,%LMQ%two", "%LMQ%two")
 PUT_OK = "PUT_OK"
 BATCH_FILE_SIZE = 4600
+LOG_FOLDERS = ("log-a", "log-b")  # of a store with several
 
 SORTS = ("plain",) * 10 + ("batch",) * 5 + ("client batch", "light", "inner batch") + ("transaction",) * 2
 SORTS_OF_4_9 = tuple(sort for sort in SORTS if sort != "inner batch")
@@ -43,8 +44,20 @@ class Sizes:
     slots: int = 31
     items: int = 100
 
-    def arguments(self) -> dict[str, int]:
+    def arguments(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def random_settings(random: Random) -> dict[str, Any]:
+    """Further arguments of ``create``: mostly none."""
+    settings: dict[str, Any] = {}
+    if random.random() < 0.3:
+        settings["log_folders"] = LOG_FOLDERS
+    if random.random() < 0.3:
+        settings["record_crc"] = True
+    if random.random() < 0.1:
+        settings["warm_up"] = True
+    return settings
 
 
 @dataclass(frozen=True)

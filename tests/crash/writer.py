@@ -130,10 +130,9 @@ class Writer:
         self._order = order
         self._told = told
         self._lock = threading.Lock()
-        dialect = order.get("dialect", "5.5")
         if "batch_file_size" in order:
             set_batch_file_size(order["batch_file_size"])
-        self._store = whence.create(order["folder"], flush=order["flush"], dialect=dialect, **order["sizes"])
+        self._store = whence.create(order["folder"], flush=order["flush"], **order["arguments"])
         self._tell([OPENED])
 
     def run(self) -> None:
