@@ -17,7 +17,7 @@ import pytest
 import whence
 from tests.compat.store import DIALECTS, VERSIONS, Sizes, StoreJudge, check_looks, check_queues
 from tests.crash.checks import check_answers, check_derived, check_index_source, check_log
-from tests.crash.workload import SORTS, SORTS_OF_4_9, Acknowledged, Workload
+from tests.crash.workload import LOG_FOLDERS, SORTS, SORTS_OF_4_9, Acknowledged, Workload
 from tests.crash.workload import Sizes as OurSizes
 from tests.crash.writer import Writers, run_until_killed
 from tests.reference import Record, build_index, query_offset, read_log
@@ -42,11 +42,12 @@ class SharedStore:
         self.version = version
         self.random = Random(version)
         self.acknowledged: list[Acknowledged] = []
+        self.settings: dict[str, Any] = {}
         self.sorts = SORTS if version == "5.5.0" else SORTS_OF_4_9
         self.workload = Workload(self.random, sorts=self.sorts)
 
     def create(self) -> whence.WritableStore:
-        return whence.create(self.folder, dialect=DIALECTS[self.version], **OURS.arguments())
+        return whence.create(self.folder, dialect=DIALECTS[self.version], **OURS.arguments(), **self.settings)
 
     def judge(self) -> StoreJudge:
         return StoreJudge(self.version, self.folder, THEIRS)
@@ -263,5 +264,59 @@ def test_whence_does_not_touch_a_store_that_rocketmq_holds(tmp_path, version):
         with pytest.raises(whence.LockedError, match=f"process {judge.pid} holds this store"):
             shared.create()
         assert {path: path.stat().st_mtime_ns for path in shared.folder.rglob("*") if path.is_file()} == files
+        judge.stop()
+    shared.check_ours()
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["closed", "killed"])
+def test_rocketmq_reads_a_log_in_several_folders(tmp_path, version, is_killed):
+    shared = SharedStore(tmp_path / "store", version)
+    shared.settings = {"log_folders": LOG_FOLDERS}
+    with shared.create() as store:
+        shared.append(store, 100)
+        assert store.wait_dispatched(10)
+        if is_killed:
+            shutil.copytree(shared.folder, tmp_path / "killed")
+    shared.folder = tmp_path / "killed" if is_killed else shared.folder
+    records = check_log(shared.folder, shared.acknowledged)
+    paths = ",".join(str(shared.folder / name) for name in LOG_FOLDERS)
+    with StoreJudge(version, shared.folder, THEIRS, storePathCommitLog=paths) as judge:
+        check_theirs(judge, records)
+        shared.put(judge, 200)
+        judge.stop()
+    assert {len(list((shared.folder / name).iterdir())) > 2 for name in LOG_FOLDERS} == {True}
+    shared.check_ours()
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["closed", "killed"])
+def test_rocketmq_verifies_the_checksums_of_whole_records(tmp_path, is_killed):
+    """Those it does not know it would cut off, with all behind them, when it recovers."""
+    shared = SharedStore(tmp_path / "store", "5.5.0")
+    shared.settings = {"record_crc": True}
+    with shared.create() as store:
+        shared.append(store, 100)
+        assert store.wait_dispatched(10)
+        if is_killed:
+            shutil.copytree(shared.folder, tmp_path / "killed")
+    shared.folder = tmp_path / "killed" if is_killed else shared.folder
+    records = check_log(shared.folder, shared.acknowledged)
+    settings = {"enabledAppendPropCRC": "true", "forceVerifyPropCRC": "true"}
+    with StoreJudge("5.5.0", shared.folder, THEIRS, **settings) as judge:
+        check_theirs(judge, records)
+        shared.put(judge, 50)
+        judge.stop()
+    shared.check_ours()
+
+
+def test_rocketmq_reads_records_with_ipv6_hosts(tmp_path, version):
+    shared = SharedStore(tmp_path / "store", version)
+    shared.settings = {"store_host": "[2001:db8::1]:10911"}
+    with shared.create() as store:
+        shared.append(store, 40)
+    records = check_log(shared.folder, shared.acknowledged)
+    assert {record.store_host for record in records} == {("2001:db8::1", 10911)}
+    with shared.judge() as judge:
+        check_theirs(judge, records)
+        check_queries(judge, records)
         judge.stop()
     shared.check_ours()

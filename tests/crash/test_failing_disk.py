@@ -32,7 +32,7 @@ KEYS_ASKED = 15
 class Attempt:
     """A store is written until its disk fails; what it says, and what it acknowledged."""
 
-    def __init__(self, folder: Path, disk: FailingDisk, flush: str) -> None:
+    def __init__(self, folder: Path, disk: FailingDisk, flush: str, appends: int = APPENDS) -> None:
         self.folder = folder
         self.flush = flush
         self.acknowledged: list[Acknowledged] = []
@@ -43,7 +43,7 @@ class Attempt:
             self.told.append(str(error))
             return
         workload = Workload(Random(1))
-        for number in range(APPENDS):
+        for number in range(appends):
             try:
                 acknowledged, failures = workload.put_some(store)
                 self.acknowledged += acknowledged
@@ -80,18 +80,23 @@ CASES = [
     pytest.param(errno.ENOSPC, None, "", id="full for good"),
     pytest.param(errno.EIO, 1, "", id="one error"),
 ]
+MORE_CASES = [
+    *CASES,
+    pytest.param(errno.EIO, None, "commitlog", id="no log"),
+    pytest.param(errno.EIO, None, "consumequeue", id="no queues"),
+    pytest.param(errno.EIO, 3, "/index/", id="index errors"),
+    pytest.param(errno.ENOSPC, 1, ".json", id="no small files"),
+]
 
 
-@pytest.mark.parametrize("flush", ["async", "sync"])
-@pytest.mark.parametrize(("error", "times", "part"), CASES)
-def test_an_error_at_any_write_or_flush_is_told_and_loses_nothing(tmp_path, flush, error, times, part):
+def fail_at_every_step(folder: Path, flush: str, error: int, times: int | None, part: str, appends: int) -> None:
+    """Let the disk fail at its first write or flush, at its second, and so on until all goes well."""
     gc.collect()
     descriptors = len(os.listdir("/proc/self/fd"))
     for left in count():
-        folder = tmp_path / str(left)
         disk = FailingDisk(left, error, times=times, part=part)
         try:
-            attempt = Attempt(folder / "store", disk, flush)
+            attempt = Attempt(folder / str(left) / "store", disk, flush, appends)
             if not disk.failed:
                 assert attempt.told == []
                 break
@@ -99,14 +104,28 @@ def test_an_error_at_any_write_or_flush_is_told_and_loses_nothing(tmp_path, flus
             needed = [path for step, path in disk.failed if step != "reserve" or "commitlog" not in str(path)]
             if times is None and needed:
                 assert any(os.strerror(error) in told for told in attempt.told), attempt.told
-            attempt.check(folder / "anew")
+            attempt.check(folder / str(left) / "anew")
             gc.collect()
             assert len(os.listdir("/proc/self/fd")) == descriptors
         except BaseException as failure:
-            failure.add_note(f"after {left} writes and flushes, in {folder}")
+            failure.add_note(f"after {left} writes and flushes, in {folder / str(left)}")
             raise
-        rmtree(folder)
-    assert left > 20
+        rmtree(folder / str(left))
+    assert left > 10
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+@pytest.mark.parametrize(("error", "times", "part"), CASES)
+def test_an_error_at_any_write_or_flush_is_told_and_loses_nothing(tmp_path, flush, error, times, part):
+    fail_at_every_step(tmp_path, flush, error, times, part, APPENDS)
+
+
+@pytest.mark.long(part=2, count=60)
+@pytest.mark.parametrize("flush", ["async", "sync"])
+@pytest.mark.parametrize(("error", "times", "part"), MORE_CASES)
+def test_an_error_at_any_step_of_many_is_told_and_loses_nothing(tmp_path, long_count, flush, error, times, part):
+    """``count`` is how often is appended."""
+    fail_at_every_step(tmp_path, flush, error, times, part, long_count)
 
 
 def test_an_index_that_cannot_be_written_stops_nothing_and_is_completed_later(tmp_path):

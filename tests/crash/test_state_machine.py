@@ -15,7 +15,7 @@ from random import Random
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 import whence
 from tests.crash.checks import check_derived, check_log
@@ -235,5 +235,11 @@ class StoreMachine(RuleBasedStateMachine):
             shutil.rmtree(self.root)
 
 
-TestStoreMachine = pytest.mark.slow(StoreMachine.TestCase)
-TestStoreMachine.settings = settings(max_examples=60, stateful_step_count=40)
+@pytest.mark.slow
+def test_store_equals_a_plain_list():
+    run_state_machine_as_test(StoreMachine, settings=settings(max_examples=60, stateful_step_count=40))
+
+
+@pytest.mark.long(part=2, count=2000)
+def test_store_equals_a_plain_list_in_thousands_of_lives(long_count: int):
+    run_state_machine_as_test(StoreMachine, settings=settings(max_examples=long_count, stateful_step_count=60))
