@@ -128,6 +128,7 @@ def test_what_a_writer_was_acknowledged_is_found_by_others_at_once(writers: Writ
     acknowledged: list[Acknowledged] = []
     order = {"seed": 1, "first": 0, "count": 5000, "threads": 2, "sorts": ["plain", "batch"]}
     writers.start(tmp_path / "store", flush=flush, arguments=sizes.arguments(), **order)
+    sources: set[str] = set()
     deadline = time.monotonic() + READING_S
     store: whence.Store | None = None
     while time.monotonic() < deadline:
@@ -139,6 +140,7 @@ def test_what_a_writer_was_acknowledged_is_found_by_others_at_once(writers: Writ
             answer = store.find(key=each.keys[0], topic=each.topic)
             assert offsets(answer) == [each.physical_offset], (each, answer.receipt)
             assert answer.receipt.complete and answer.receipt.damage == [], answer.receipt
+            sources.add(answer.receipt.index_source)
             (message,) = answer
             assert (message.queue_offset, zlib.crc32(message.body)) == (each.queue_offset, each.body_crc)
         shared = offsets(store.find(key="shared", limit=None))
@@ -148,6 +150,7 @@ def test_what_a_writer_was_acknowledged_is_found_by_others_at_once(writers: Writ
     assert store is not None
     store.close()
     writers.kill()
+    assert sources <= {"none", "whence"}, sources  # the writer holds the lock, so the index is its own
     assert len(acknowledged) > 500
 
 
