@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from whence.errors import NotFoundError, StoreError
 # A folder's time has the grain of the kernel's clock, and network disks keep it for a while. A listing that is not
 # older than the folder's time by this much may lack a file that was made in the same tick.
 SETTLED_NS = 100_000_000
+FILES_MAX = 1 << 20  # where the system sets no limit
 
 
 class FolderWatch:
@@ -102,6 +104,14 @@ def own_folders_in(folder: Path) -> list[str]:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError as error:
         raise _not_listed(folder, error) from None
+
+
+def free_descriptors() -> int:
+    """How many files the process may still open."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return FILES_MAX
+    return limit - len(os.listdir("/proc/self/fd"))
 
 
 def is_file(path: Path) -> bool:

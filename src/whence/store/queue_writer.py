@@ -8,13 +8,12 @@ writer.unflushed().flush()     it lasts
 
 from __future__ import annotations
 
-import resource
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
 from whence.files.disk import Disk, DiskFile
-from whence.files.folder import is_file
+from whence.files.folder import free_descriptors, is_file
 from whence.files.names import offset_name
 
 OPEN_FILES_MAX = 256
@@ -56,13 +55,12 @@ class QueueWriter:
     """Writes to any number of runs. One thread.
 
     A file takes room as it is written, so that a thousand queues of a few messages are small. At most
-    OPEN_FILES_MAX are open at once, and no more than a quarter of what the process may open.
+    OPEN_FILES_MAX are open at once, and no more than a quarter of what the process may still open.
     """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._open_max = OPEN_FILES_MAX if limit < 0 else min(OPEN_FILES_MAX, max(limit // 4, 1))  # -1: no limit
+        self._open_max = min(OPEN_FILES_MAX, max(free_descriptors() // 4, 1))
         self._open: OrderedDict[Path, DiskFile] = OrderedDict()
         self._pending: list[QueueRun] = []
         self._pending_size = 0
