@@ -376,3 +376,24 @@ def test_a_disk_that_is_nearly_full_gets_no_new_log_files_while_another_has_room
             assert store.append("T", b"x" * 500, keys=[f"key-{number}"]).status == "PUT_OK"
         assert list(folders[0].iterdir()) == []
         assert len(store.find(key="key-0").messages) == 1
+
+
+def test_an_index_file_that_another_program_wrote_to_is_made_again(tmp_path):
+    """As a broker does that is started by mistake: it dispatches, and then sees that the store is locked."""
+    with create(tmp_path / "store") as store:
+        for number in range(50):
+            store.append("T", b"x", keys=[f"key-{number}"])
+        store.flush()
+        (path,) = (tmp_path / "store" / "index").iterdir()
+        with path.open("r+b") as file:
+            file.seek(36)
+            file.write((70).to_bytes(4, "big"))
+            file.seek(40 + 4 * 97 + 20 * 12)
+            file.write(bytes(range(20)))
+        for number in range(50, 100):
+            store.append("T", b"x", keys=[f"key-{number}"])
+        assert len(store.find(key="key-60").messages) == 1
+    with create(tmp_path / "store") as store:
+        for number in range(100):
+            answer = store.find(key=f"key-{number}", no_scan=True)
+            assert (len(answer.messages), answer.receipt.complete, answer.receipt.damage) == (1, True, [])

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from whence.errors import UsageError
+from whence.errors import StoreError, UsageError
 from whence.files.disk import Disk, DiskFile
 from whence.files.mapped_file import MappedFile
 from whence.files.names import index_name
-from whence.formats.rocketmq.index_file import FIRST_ITEM, IndexHeader, encode_header, item_position
+from whence.formats.rocketmq.index_file import FIRST_ITEM, HEADER_SIZE, IndexHeader, encode_header, item_position
 from whence.store.index_cut import counted_slots, rewrite, write_slots
 from whence.store.index_file import Shape
 
@@ -208,6 +208,8 @@ class IndexBuilder:
 
         is_first = self._next_item == FIRST_ITEM
         file = self._opened(int(store_timestamps_ms[0]))
+        if self._map is not None and self._map[:HEADER_SIZE].tobytes() != encode_header(self.header):
+            raise StoreError(f"{file.path}: another program has written to it; it is made again at the next start")
         items = encode_linked_items(
             key_hashes, physical_offsets, store_timestamps_ms, self._begin_ms, self._next_item, self._slots
         )
