@@ -51,6 +51,7 @@ class KilledStore:
         self.arguments = self.sizes.arguments() | random_settings(self.random)
         self.acknowledged: list[Acknowledged] = []
         self.scratch = folder / "scratch"
+        self.reader: whence.Store | None = None
 
     def kill_once(self, writers: Writers) -> None:
         """Let a writer append, kill it, and look at what it left."""
@@ -68,16 +69,22 @@ class KilledStore:
         if not (self.folder / "whence.json").exists():
             assert not self.acknowledged  # there is no store yet
             return
+        self.reader = self.reader or whence.open(self.folder)
         with whence.open(self.folder) as store:
-            check_answers(
-                store, check_log(self.folder, self.acknowledged), self.random, is_left=True, keys_asked=KEYS_ASKED
-            )
+            for reader in (store, self.reader):
+                self.check_read(reader)
         if self.random.random() < 0.5:
             self.check_reopened(self.folder)
+            self.check_read(self.reader)
         else:  # the next writer recovers it, too
             copytree(self.folder, self.scratch / "copy")
             self.check_reopened(self.scratch / "copy")
             rmtree(self.scratch)
+
+    def check_read(self, reader: whence.Store) -> None:
+        """A reader finds all in a store that was killed; it may have been there before, through several lives."""
+        records = check_log(self.folder, self.acknowledged)
+        check_answers(reader, records, self.random, is_left=True, keys_asked=KEYS_ASKED)
 
     def check_reopened(self, folder: Path) -> None:
         before = check_log(folder, self.acknowledged)
@@ -105,6 +112,8 @@ def kill_store(writers: Writers, folder: Path, seed: int) -> int:
         except BaseException as error:
             error.add_note(f"kill {number} of the store with seed {seed} ({store.flush}, {store.arguments})")
             raise
+    if store.reader is not None:
+        store.reader.close()
     rmtree(store.folder)
     return len(store.acknowledged)
 
