@@ -157,13 +157,14 @@ class Recovery:
                 break
             log_file = self._log.file_of(base)
             file, position = log_file.file, max(end - base, 0)
-            if any(_written_pieces(file, position)) and log_file.next_whole(position).position is not None:
-                self._keep(file, base, position)
+            pieces = _written_pieces(file, position)
+            if pieces and log_file.next_whole(position).position is not None:
+                self._keep(pieces, base, position)
             if position == 0:
                 self._disk.remove(file.path)
                 self._disk.flush_folder(file.path.parent)
             else:
-                self._wipe(file, position)
+                self._wipe(file, pieces)
         self._log.refresh()
         self._flush_log()
 
@@ -174,7 +175,7 @@ class Recovery:
                 with self._disk.open(self._log.file_of(base).file.path) as file:
                     file.flush()
 
-    def _keep(self, file: MappedFile, base: int, position: int) -> None:
+    def _keep(self, pieces: list[tuple[int, memoryview]], base: int, position: int) -> None:
         """Copy what is written from this position on into the sidecar, under the offset of its first byte."""
         folder = sidecar_of(self._folder) / "cut"
         self._disk.make_folder(folder)
@@ -182,17 +183,17 @@ class Recovery:
         aside = path.with_name(f".{path.name}.new")
         self._disk.remove(aside)
         with self._disk.create(aside, 0, reserve=False) as copy:
-            for at, piece in _written_pieces(file, position):
+            for at, piece in pieces:
                 copy.write(piece, at - position)
             copy.flush()
         self._disk.rename(aside, path)
         self._disk.flush_folder(folder)
         self._kept_aside.append(path)
 
-    def _wipe(self, file: MappedFile, position: int) -> None:
-        """Write zeros over what is written from this position on, and give the file its full size."""
+    def _wipe(self, file: MappedFile, pieces: list[tuple[int, memoryview]]) -> None:
+        """Write zeros over these pieces of a file, and give it its full size."""
         with self._disk.open(file.path) as changed:
-            for at, piece in _written_pieces(file, position):
+            for at, piece in pieces:
                 changed.write(ZEROS[: len(piece)], at)
             if file.size < self._settings.file_size:
                 changed.write(b"\0", self._settings.file_size - 1)
@@ -310,9 +311,13 @@ def _index_files(folder: Path) -> dict[str, IndexFile]:
     return {name: IndexFile(folder / name) for name in sorted(files_in(folder)) if is_digits(name)}
 
 
-def _written_pieces(file: MappedFile, position: int) -> Iterator[tuple[int, memoryview]]:
+def _written_pieces(file: MappedFile, position: int) -> list[tuple[int, memoryview]]:
     """The pieces from this position on that hold anything but zeros, each with its position."""
-    for at, size in file.data_pieces(position, len(ZEROS)):
-        piece = file.data[at : at + size]
-        if bytes(piece) != ZEROS[: len(piece)]:
-            yield at, piece
+    pieces = ((at, file.data[at : at + size]) for at, size in file.data_pieces(position, len(ZEROS)))
+    return [(at, piece) for at, piece in pieces if not _is_zero(piece)]
+
+
+def _is_zero(piece: memoryview) -> bool:
+    """Whether all bytes are zero. There may be gigabytes of them, so eight at a time."""
+    words = len(piece) // 8
+    return not (words and np.frombuffer(piece, np.uint64, words).max()) and not any(piece[8 * words :])
