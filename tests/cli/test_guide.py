@@ -48,6 +48,7 @@ def test_every_example_of_the_guide_prints_what_it_says(tmp_path):
             assert [timeless(text) for text in printed] == [timeless(text) for text in shown]
 
 
+@pytest.mark.slow
 def test_python_of_the_guide_runs(tmp_path, monkeypatch, capsys):
     prepare(tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -45,6 +45,8 @@ from whence.store.archive import ASIDE
 from whence.store.expiry import Expiry
 from whence.store.message_store import MessageStore
 
+pytestmark = pytest.mark.slow
+
 SLOTS, ITEMS = 7, 80
 
 

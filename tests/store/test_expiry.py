@@ -36,6 +36,8 @@ from whence.store.expiry import Expiry
 from whence.store.expiry_policy import HOUR_MS, AgeBy, ExpiryPolicy
 from whence.store.message_store import MessageStore
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def made(tmp_path) -> MadeStore:
