@@ -1,7 +1,9 @@
 """Entries of ConsumeQueues: scanned records grouped by topic and queue, and encoded.
 
     number_queues    gives each record the number of its queue; what it has not seen yet becomes a new queue
-    place_entries    puts the entries of one queue next to each other, in the order of the log, as RocketMQ does
+    set_delivery_times    what entries of the delay topic say
+    sort_rows        puts what becomes an entry next to the others of its queue, in the order of the log
+    place_entries    does so too, and decides which of them are placed and how they are encoded, as RocketMQ does
 
 Topics are told apart by their bytes; the hash only says where to look, so that a collision costs a comparison.
 """
@@ -31,6 +33,10 @@ QUEUE = np.dtype(
     ],
     align=True,
 )
+QUEUED = np.dtype(
+    [("physical_offset", np.int64), ("queue_offset", np.int64), ("tags_code", np.int64), ("size", np.int32)]
+)
+"""What becomes an entry of a queue."""
 NO_QUEUE = -1
 NOTHING_YET = -1
 QUEUE_OFFSET_MAX = (2**63 - 1) // ENTRY_SIZE - 2**32  # far enough from the end that no sum overflows
@@ -149,18 +155,44 @@ def is_equal(a: int, b: int, size: int) -> bool:
 
 
 @kernel
-def place_entries(
-    data: Any, base_offset: int, messages: Any, numbers: Any, queues: Any, starts: Any, counts: Any, entries: Any
-) -> tuple[int, int]:
-    """Encode the entries of ``messages``; how many were dropped, and how many do not lie at their queue offset.
-
-    Those of queue ``q`` lie in ``entries`` from entry ``starts[q]`` on, ``counts[q]`` of them (which is zero at
-    first), and belong one behind the other up to the queue's ``next_offset``. As in RocketMQ, a queue begins at its
-    first message's offset; behind it a message whose offset, not being 0, is taken already is dropped, and any other
-    goes to the end, although its offset may be a later one. What lies in the log before the last message of the queue
-    was put before, and is dropped; so is an offset that no file can have.
-    """
+def set_delivery_times(data: Any, base_offset: int, messages: Any, numbers: Any, queues: Any) -> None:
+    """Put the time of its delivery in the place of the tags' code of each message of the delay topic."""
+    data_at = address_of(data)
     for row in range(len(messages)):
+        if numbers[row] == NO_QUEUE or not queues[numbers[row]].is_delayed:
+            continue
+        message = messages[row]
+        if message.delay_level_size > 0:
+            record = data_at + message.physical_offset - base_offset
+            level = parse_level(record + message.delay_level_at, message.delay_level_size)
+            if level > 0:
+                message.tags_code = message.store_timestamp_ms + DELAYS_MS[min(level, DELAY_LEVEL_MAX) - 1]
+
+
+@kernel
+def sort_rows(messages: Any, numbers: Any, queues: Any, starts: Any, counts: Any, rows: Any) -> None:
+    """Copy what becomes an entry of each message to ``rows`` (QUEUED): queue by queue, in the order of the log.
+
+    Those of queue ``q`` lie from row ``starts[q]`` on, ``counts[q]`` of them, which is zero at first.
+    """
+    _start_queues(numbers, queues, starts, counts)
+    for at in range(len(messages)):
+        number = numbers[at]
+        if number == NO_QUEUE:
+            continue
+        message = messages[at]
+        row = rows[starts[number] + counts[number]]
+        row.physical_offset = message.physical_offset
+        row.queue_offset = message.queue_offset
+        row.tags_code = message.tags_code
+        row.size = message.size
+        counts[number] += 1
+
+
+@kernel
+def _start_queues(numbers: Any, queues: Any, starts: Any, counts: Any) -> None:
+    """Give each row to the owner of its queue, and each queue its part of the room; ``counts`` are zero then."""
+    for row in range(len(numbers)):
         if numbers[row] != NO_QUEUE:
             numbers[row] = queues[numbers[row]].owner
         if numbers[row] != NO_QUEUE:
@@ -171,7 +203,20 @@ def place_entries(
         start += counts[number]
         counts[number] = 0
 
-    data_at = address_of(data)
+
+@kernel
+def place_entries(
+    messages: Any, numbers: Any, queues: Any, starts: Any, counts: Any, entries: Any
+) -> tuple[int, int]:
+    """Encode the entries of ``messages``; how many were dropped, and how many do not lie at their queue offset.
+
+    Those of queue ``q`` lie in ``entries`` from entry ``starts[q]`` on, ``counts[q]`` of them (which is zero at
+    first), and belong one behind the other up to the queue's ``next_offset``. As in RocketMQ, a queue begins at its
+    first message's offset; behind it a message whose offset, not being 0, is taken already is dropped, and any other
+    goes to the end, although its offset may be a later one. What lies in the log before the last message of the queue
+    was put before, and is dropped; so is an offset that no file can have.
+    """
+    _start_queues(numbers, queues, starts, counts)
     entries_at = address_of(entries)
     dropped = 0
     misplaced = 0
@@ -191,16 +236,10 @@ def place_entries(
             dropped += 1
             continue
         misplaced += queue_offset != queue.next_offset
-        tags_code = message.tags_code
-        if queue.is_delayed and message.delay_level_size > 0:
-            record = data_at + message.physical_offset - base_offset
-            level = parse_level(record + message.delay_level_at, message.delay_level_size)
-            if level > 0:
-                tags_code = message.store_timestamp_ms + DELAYS_MS[min(level, DELAY_LEVEL_MAX) - 1]
         at = entries_at + ENTRY_SIZE * (starts[number] + counts[number])
         store_i64(at, message.physical_offset)
         store_i32(at + _SIZE_AT, message.size)
-        store_i64(at + _TAGS_CODE_AT, tags_code)
+        store_i64(at + _TAGS_CODE_AT, message.tags_code)
         counts[number] += 1
         queue.next_offset += 1
         queue.physical_end = message.physical_offset + message.size

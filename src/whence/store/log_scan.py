@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,77 @@ class Batch(NamedTuple):
         return int(last["physical_offset"]) + int(last["size"])
 
 
+class FileScan:
+    """Yields the batches of records that begin in ``[position, end)`` of one file; none of them is empty.
+
+    ``position`` is where a record begins. The scan goes on behind records that fail, which are ``damage``. When it is
+    done, ``position`` is where the next record begins, at or behind ``end``; in the log's last file it may be before
+    that: ``is_log_end`` says that the log ends there, with a record that is not whole or none at all.
+    """
+
+    def __init__(
+        self, file: LogFile, position: int, end: int, *, is_last: bool, tags: bool, check_crc: bool = True
+    ) -> None:
+        self.position = position
+        self.is_log_end = False
+        self.damage: list[Damage] = []
+        self._file = file
+        self._end = min(end, file.file.size)
+        self._is_last = is_last
+        self._tags = tags
+        self._check_crc = check_crc
+
+    def batches(self, messages: NDArray[np.void], items: NDArray[np.void]) -> Iterator[Batch]:
+        """Scan into these arrays, again and again."""
+        from whence.kernels.scan import Status, scan_stretch
+
+        file, base = self._file, self._file.base
+        data = np.frombuffer(file.file.data, np.uint8)
+        end = self._end
+        while self.position < self._end:
+            result = scan_stretch(
+                data,
+                base,
+                self.position,
+                end,
+                check_crc=self._check_crc,
+                tags=self._tags,
+                messages=messages,
+                items=items,
+            )
+            count, item_count = result.message_count, result.item_count
+            if count:
+                last = messages[count - 1]
+                last_at = int(last["physical_offset"]) - base
+                self.position = last_at + int(last["size"])
+            if result.status in (Status.FULL, Status.END):
+                yield Batch(data, base, messages[:count], items[:item_count])
+                continue
+            stopped = file.what_is_at(self.position)
+            if stopped.reason is Reason.END and end < stopped.position:
+                # A whole record reaches over the end.
+                if count:
+                    yield Batch(data, base, messages[:count], items[:item_count])
+                end = stopped.position
+                continue
+            if count and self._is_last and is_half(file, last_at):
+                self.position = last_at
+                count -= 1
+                item_count = int(np.searchsorted(items["message"][:item_count], count))
+            if count:
+                yield Batch(data, base, messages[:count], items[:item_count])
+            if stopped.reason is Reason.BLANK:
+                self.position = stopped.position
+                return
+            if self._is_last:
+                self.is_log_end = True
+                return
+            found = file.resume(self.position)
+            detail = f"{stopped.detail or 'nothing is written here'}; {found}"
+            self.damage.append(Damage(str(file.file.path), self.position, DamageKind.BAD_RECORD, detail))
+            self.position = file.file.size if found.position is None else found.position
+
+
 class LogScan:
     """Yields batches from ``from_offset``, where a record begins, to the end of the log; none of them is empty.
 
@@ -57,9 +128,7 @@ class LogScan:
         self._check_crc = check_crc
 
     def __iter__(self) -> Iterator[Batch]:
-        from whence.kernels.scan import ITEMS, SCANNED
-
-        messages, items = np.empty(ROWS, SCANNED), np.empty(ITEM_ROWS, ITEMS)
+        rows = scan_rows()
         self._log.refresh()
         to_offset, last_base = self._to_offset, OFFSET_MAX
         if to_offset is None:
@@ -68,43 +137,22 @@ class LogScan:
             file = self._log.file_of(begin)
             if file.base > last_base:
                 break
-            yield from self._scan_file(
-                file, begin - file.base, end - file.base, file.base == last_base, messages, items
+            scan = FileScan(
+                file,
+                begin - file.base,
+                end - file.base,
+                is_last=file.base == last_base,
+                tags=self._tags,
+                check_crc=self._check_crc,
             )
+            yield from scan.batches(*rows)
+            self.damage += scan.damage
+            self.end_offset = file.base + scan.position
         self.damage += [gap for _, end, gap in self._log.gaps(self.end_offset) if end > self.from_offset]
 
-    def _scan_file(
-        self, file: LogFile, position: int, end: int, is_last: bool, messages: Any, items: Any
-    ) -> Iterator[Batch]:
-        from whence.kernels.scan import Status, scan_stretch
 
-        base, end = file.base, min(end, file.file.size)
-        data = np.frombuffer(file.file.data, np.uint8)
-        while position < end:
-            result = scan_stretch(
-                data, base, position, end, check_crc=self._check_crc, tags=self._tags, messages=messages, items=items
-            )
-            count, item_count = result.message_count, result.item_count
-            if count:
-                last = messages[count - 1]
-                last_at = int(last["physical_offset"]) - base
-                position = last_at + int(last["size"])
-            if result.status in (Status.FULL, Status.END):
-                yield Batch(data, base, messages[:count], items[:item_count])
-                continue
-            stopped = file.what_is_at(position)
-            if count and is_last and is_half(file, last_at):
-                position = last_at
-                count -= 1
-                item_count = int(np.searchsorted(items["message"][:item_count], count))
-            if count:
-                yield Batch(data, base, messages[:count], items[:item_count])
-            if stopped.reason is Reason.BLANK:
-                position = stopped.position
-            if is_last or stopped.reason is Reason.BLANK:
-                break
-            found = file.resume(position)
-            detail = f"{stopped.detail or 'nothing is written here'}; {found}"
-            self.damage.append(Damage(str(file.file.path), position, DamageKind.BAD_RECORD, detail))
-            position = end if found.position is None else min(found.position, end)
-        self.end_offset = base + position
+def scan_rows() -> tuple[NDArray[np.void], NDArray[np.void]]:
+    """Arrays for the messages and items of one batch."""
+    from whence.kernels.scan import ITEMS, SCANNED
+
+    return np.empty(ROWS, SCANNED), np.empty(ITEM_ROWS, ITEMS)
