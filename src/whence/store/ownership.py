@@ -124,11 +124,6 @@ def is_same_log(log: CommitLog, flushed: Flushed) -> bool:
     return log.raw(offset, HEAD_SIZE) == flushed.last_record
 
 
-def sidecar_of(folder: Path) -> Path:
-    """The folder beside a store for all that is not RocketMQ's."""
-    return folder.with_name(folder.name + ".whence")
-
-
 def is_indexed_by_us(folder: Path, files: Sequence[IndexFile]) -> bool:
     """Whether whence made a store's index, all of it.
 

@@ -34,9 +34,10 @@ from whence.store.index_builder import BuiltFile
 from whence.store.index_cut import cut_index_file
 from whence.store.index_file import IndexFile
 from whence.store.message_store import read_checkpoint
-from whence.store.ownership import NO_INDEX, Flushed, Ownership, is_same_log, sidecar_of
+from whence.store.ownership import NO_INDEX, Flushed, Ownership, is_same_log
 from whence.store.queue_files import cut_queue, queue_tail
 from whence.store.scan import Reason
+from whence.store.sidecar import sidecar_of
 
 QUEUES = {"consumequeue": ENTRY, "batchconsumequeue": BATCH_ENTRY}
 

@@ -56,8 +56,8 @@ TIMES_SIZE_MAX = 2**31 // BLOCK_SIZE * TIME_BLOCK.itemsize
 class Stretch:
     """The records that begin in ``[from_offset, to_offset)`` of one file of the log.
 
-    ``is_exact``: one begins at ``from_offset``, or the file does. Otherwise the first is looked for, and what is found
-    may lie in the body of another: who joins the stretches sees whether the one before leads to it.
+    ``is_exact``: one begins at ``from_offset``, or the file does. Otherwise the first is looked for, and what is
+    found may lie in the body of another: who joins the stretches sees whether the one before leads to it.
     """
 
     number: int
@@ -84,7 +84,7 @@ class Spilled:
     """What was taken from a stretch.
 
     ``begin_offset``: where its first record begins, NOWHERE if none was found. ``end_offset``: where the one behind
-    its last begins. ``ends_bare``: the last message has nothing that is indexed.
+    its last, at ``last_offset``, begins. ``ends_bare``: the last message has nothing that is indexed.
     """
 
     name: str
@@ -92,6 +92,7 @@ class Spilled:
     end_offset: int
     message_count: int
     item_count: int
+    last_offset: int
     ends_bare: bool
     is_log_end: bool
     damage: tuple[Damage, ...]
@@ -137,6 +138,7 @@ def spill_stretch(stretch: Stretch, recipe: Recipe, folder: Path, name: str, dis
         end_offset=stretch.base + scan.position,
         message_count=spill.message_count,
         item_count=spill.item_count,
+        last_offset=spill.last_offset,
         ends_bare=spill.ends_bare,
         is_log_end=scan.is_log_end,
         damage=_bounded(scan.damage),
@@ -157,6 +159,7 @@ class Spill:
         from whence.kernels.queues import QUEUED
 
         self.message_count = self.item_count = 0
+        self.last_offset = NOWHERE
         self.ends_bare = False
         self._recipe = recipe
         self._folder = folder
@@ -181,6 +184,7 @@ class Spill:
         self._items.append(items)
         self.message_count += len(batch.messages)
         self.item_count += len(batch.items)
+        self.last_offset = int(batch.messages["physical_offset"][-1])
         self.ends_bare = not len(batch.items) or int(batch.items["message"][-1]) != len(batch.messages) - 1
         positions = batch.messages["physical_offset"] - batch.base_offset
         self._put_times(encode_time_blocks(positions, np.ascontiguousarray(batch.messages["store_timestamp_ms"])))

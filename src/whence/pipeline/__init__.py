@@ -1,0 +1,1 @@
+"""Spark: the only floor that imports pyspark."""

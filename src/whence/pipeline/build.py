@@ -1,0 +1,508 @@
+"""Build: the indexes of a log, on Spark.
+
+    log -> stretches -> spills             pass one, a task for each stretch
+        -> joined, planned                 the driver
+        -> files, aside and flushed        pass two, a task for each index file and each group of queues
+        -> renamed, sidecar.json           the driver, which holds the lock
+
+The bytes are those that a broker makes when it dispatches the log once, with any number of tasks. A build that was
+killed is begun anew, takes what was finished, and makes what is missing. On a log that grew it goes on from where the
+last one ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, tzinfo
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from whence.errors import FormatError, FullError, StoreError
+from whence.files.disk import Disk
+from whence.files.folder import files_in, is_file, is_folder
+from whence.files.mapped_file import MappedFile
+from whence.files.names import index_name, is_digits, offset_name
+from whence.formats.rocketmq.index_file import FIRST_ITEM, HEADER_SIZE, IndexHeader, decode_header
+from whence.pipeline.plan import LogFilePlace, cut_log, join_stretches, plan_index, stretch_size
+from whence.pipeline.tasks import (
+    TAKEN,
+    IndexTask,
+    Made,
+    MadeFile,
+    QueueTask,
+    ScanTask,
+    TimesTask,
+    build_index_task,
+    build_queues_task,
+    build_times_task,
+    read_made,
+    scan_stretch_task,
+)
+from whence.store.commit_log import CommitLog
+from whence.store.damage import Damage
+from whence.store.index_file import Shape
+from whence.store.log_file import HEAD_SIZE
+from whence.store.log_scan import LogScan
+from whence.store.message_store import Dialect
+from whence.store.sidecar import NO_HEADER, Sidecar
+from whence.store.spill import SPILLED_ITEM, Recipe, Spilled, Stretch, machine_id, read_spilled
+
+WORK = "work"
+GROUPS_A_SLOT = 2  # parts of the queues for each task that runs at once
+GROUPS_MAX = 1024
+TIMES_A_TASK = 256  # files of the log whose time blocks one task makes
+SAMPLE_SIZE = 4 * 1048576  # bytes of log that tell how much room a build needs
+QUEUE_FOLDERS = ("consumequeue", "batchconsumequeue")
+
+Given = TypeVar("Given")
+Giving = TypeVar("Giving")
+
+
+class Runner(Protocol):
+    """Runs tasks side by side; see :class:`whence.pipeline.runner.Runner`."""
+
+    slots: int
+
+    def map(
+        self,
+        name: str,
+        task: Callable[[Given], Giving],
+        inputs: Sequence[Given],
+        *,
+        size_of: Callable[[Given], int] | None = None,
+    ) -> list[Giving]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BuildPlace:
+    """Where a build writes. ``root`` gets index and queues: the sidecar, or the store itself."""
+
+    sidecar: Path
+    root: Path
+    zone: tzinfo | None = UTC  # in which index files are named there
+
+    @property
+    def in_place(self) -> bool:
+        return self.root != self.sidecar
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSettings:
+    """What is built. ``jobs``: into how many tasks a pass is cut; None for as many as suit the cores."""
+
+    shape: Shape
+    dialect: Dialect
+    queue_file_size: int
+    batch_topics: tuple[str, ...] = ()
+    jobs: int | None = None
+    rebuild: bool = False
+    with_sums: bool = False  # whether each file's sha256 is told
+    is_local: bool = True  # whether all tasks run on this machine
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFile:
+    """One file that a build put into its place."""
+
+    path: str
+    items: int
+    from_offset: int
+    to_offset: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What a build did."""
+
+    files: tuple[PublishedFile, ...]
+    messages: int
+    items: int
+    bytes_read: int
+    elapsed_s: float
+    tasks: int
+    skipped_files: int
+    from_offset: int
+    to_offset: int
+    damage: tuple[Damage, ...]
+    without_folder: tuple[str, ...]
+    sidecar: Sidecar
+    queues_size: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As ``build --json`` has it."""
+        return {
+            "files": [asdict(file) for file in self.files],
+            "messages": self.messages,
+            "items": self.items,
+            "bytes_read": self.bytes_read,
+            "elapsed_s": round(self.elapsed_s, 3),
+            "tasks": self.tasks,
+            "skipped_files": self.skipped_files,
+            "from_offset": self.from_offset,
+            "to_offset": self.to_offset,
+            "damage": [asdict(damage) for damage in self.damage],
+        }
+
+
+class Build:
+    """One build. The caller holds the lock of every folder that is written to."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        place: BuildPlace,
+        settings: BuildSettings,
+        known: Sidecar | None,
+        runner: Runner,
+        disk: Disk,
+    ) -> None:
+        self._log = log
+        self._place = place
+        self._settings = settings
+        self._runner = runner
+        self._disk = disk
+        self._task_count = 0
+        self._known = known if self._goes_on(known) else None
+        self._from = log.begin_offset if self._known is None else self._known.indexed_to
+        groups = max(min(GROUPS_A_SLOT * (settings.jobs or runner.slots), GROUPS_MAX), 1)
+        self._recipe = Recipe(
+            tags=settings.dialect is Dialect.V5_5,
+            batch_topics=settings.batch_topics,
+            groups=groups,
+            flush=not settings.is_local,
+        )
+        self._stretches = self._cut()
+        self._work = place.sidecar / WORK / self._digest()
+
+    # -- where to begin --------------------------------------------------------------------------------------------
+
+    def _goes_on(self, known: Sidecar | None) -> bool:
+        """Whether what is there can be gone on with: it is of this log, as it was left, and made the same way."""
+        settings, place = self._settings, self._place
+        if known is None or settings.rebuild or known.in_place != place.in_place:
+            return False
+        if (known.shape, known.dialect, known.queue_file_size) != (
+            settings.shape,
+            settings.dialect,
+            settings.queue_file_size,
+        ):
+            return False
+        self._log.refresh()
+        if not known.indexed or known.indexed_to < self._log.begin_offset or not known.is_of(self._log):
+            return False
+        paths = [place.root / "index" / name for name in known.index_names]
+        return all(map(is_file, paths)) and (not paths or _header_of(paths[-1]) == known.newest_header)
+
+    def _cut(self) -> list[Stretch]:
+        self._log.refresh()
+        last_base = self._log.last_written_base() if self._log.bases else 0
+        files = [
+            LogFilePlace(str(self._log.path_of(base)[0]), base, self._log.file_size)
+            for base in self._log.bases
+            if base <= last_base and base + self._log.file_size > self._from
+        ]
+        log_size = sum(file.size for file in files)
+        return cut_log(files, self._from, stretch_size(log_size, self._runner.slots, self._settings.jobs))
+
+    def _digest(self) -> str:
+        """Of all that decides what the tasks make: a build that was killed is gone on with if it is the same."""
+        decides = [
+            [asdict(stretch) for stretch in self._stretches],
+            asdict(self._recipe),
+            asdict(replace(self._settings, jobs=None)),
+            None if self._known is None else [*self._known.index_names, asdict(self._known.newest_header)],
+            str(self._place.root.absolute()),
+        ]
+        return hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]
+
+    # -- the build -------------------------------------------------------------------------------------------------
+
+    def run(self) -> Built:
+        """Build what is missing, publish it and clean up."""
+        started = time.monotonic()
+        self._prepare()
+        taken = self._scan()
+        messages = sum(spilled.message_count for spilled in taken)
+        made = self._make(taken) if messages else []
+        built = self._publish(taken, made, time.monotonic() - started)
+        shutil.rmtree(self._work, ignore_errors=True)
+        with suppress(OSError):
+            self._work.parent.rmdir()
+        return built
+
+    def _prepare(self) -> None:
+        """Make the work folder, remove what other builds left in theirs, and see that there is room."""
+        self._disk.make_folder(self._work)
+        for other in self._work.parent.iterdir():
+            if other != self._work:
+                shutil.rmtree(other, ignore_errors=True)
+        needed, free = self._needed_room(), shutil.disk_usage(self._work).free
+        if needed > free:
+            raise FullError(
+                f"{self._place.sidecar}: the build needs about {needed:,} bytes of room, its disk has {free:,}; "
+                "name a folder on another disk with --out"
+            )
+
+    def _needed_room(self) -> int:
+        """About how many bytes spills and files take, from a sample of the log."""
+        size = sum(stretch.to_offset - stretch.from_offset for stretch in self._stretches)
+        if size < 2 * SAMPLE_SIZE:
+            return 0
+        scan = LogScan(self._log, self._from, self._from + SAMPLE_SIZE, tags=self._recipe.tags)
+        messages = items = 0
+        for batch in scan:
+            messages += len(batch.messages)
+            items += len(batch.items)
+        a_message, an_item = 28 + 20, SPILLED_ITEM.itemsize + 20
+        return (messages * a_message + items * an_item) * size // SAMPLE_SIZE
+
+    def _map(
+        self, name: str, task: Callable[[Given], Giving], inputs: Sequence[Given], size_of: Callable[[Given], int]
+    ) -> list[Giving]:
+        self._task_count += len(inputs)
+        return self._runner.map(name, task, inputs, size_of=size_of) if inputs else []
+
+    # -- pass one --------------------------------------------------------------------------------------------------
+
+    def _scan(self) -> tuple[Spilled, ...]:
+        """Scan all stretches, and again those that did not begin where the one before ended."""
+        spilled = self._spilled_before()
+        todo = [stretch for stretch in self._stretches if stretch.number not in spilled]
+        tries = 0
+        while True:
+            tasks = [ScanTask(stretch, self._recipe, str(self._work)) for stretch in todo]
+            found = self._map("scan", scan_stretch_task, tasks, lambda task: _size(task.stretch))
+            spilled |= {stretch.number: each for stretch, each in zip(todo, found, strict=True)}
+            joined = join_stretches(self._stretches, spilled, tries)
+            if not joined.again:
+                return joined.taken
+            todo = list(joined.again)
+            tries += 1
+
+    def _spilled_before(self) -> dict[int, Spilled]:
+        """What a build that was killed left. What its machine had not flushed when it stopped is not taken."""
+        found: dict[int, Spilled] = {}
+        for path in self._work.glob("*.json"):
+            spilled = read_spilled(path)
+            number = int(spilled.name.partition("-")[0])
+            if spilled.machine in ("", machine_id()) and spilled.begin_offset >= 0:
+                found[number] = spilled
+        return found
+
+    # -- pass two --------------------------------------------------------------------------------------------------
+
+    def _make(self, taken: Sequence[Spilled]) -> list[Made]:
+        """Make all files, aside."""
+        names = "".join(f"{spilled.name}\n" for spilled in taken)
+        self._disk.replace(self._work / TAKEN, names.encode())
+        digest = hashlib.sha256(names.encode()).hexdigest()[:8]
+        tasks: list[IndexTask | QueueTask | TimesTask] = [
+            *self._index_tasks(taken, digest),
+            *self._queue_tasks(digest),
+            *self._times_tasks(taken, digest),
+        ]
+        done = self._made_before()
+        todo = [task for task in tasks if task.key not in done]
+        done |= dict(zip((task.key for task in todo), self._map("build", build_task, todo, lambda _: 0), strict=True))
+        return [done[task.key] for task in tasks]
+
+    def _made_before(self) -> dict[str, Made]:
+        return {path.name.rpartition("-")[0]: read_made(path) for path in self._work.glob("*.made")}
+
+    def _index_tasks(self, taken: Sequence[Spilled], digest: str) -> list[IndexTask]:
+        shape, known = self._settings.shape, self._known
+        newest, newest_path, room = None, "", 0
+        if known is not None and known.index_names:
+            newest = known.newest_header
+            newest_path = str(self._place.root / "index" / known.index_names[-1])
+            room = shape.item_capacity - newest.next_item
+        return [
+            IndexTask(
+                key=f"index-{number}-{digest}",
+                work=str(self._work),
+                plan=plan,
+                slots=shape.slot_capacity,
+                items=shape.item_capacity,
+                after=newest if plan.before is None else None,
+                goes_on_with=newest_path if plan.goes_on else "",
+                with_sums=self._settings.with_sums,
+            )
+            for number, plan in enumerate(plan_index(taken, shape.item_capacity - FIRST_ITEM, room))
+        ]
+
+    def _queue_tasks(self, digest: str) -> list[QueueTask]:
+        return [
+            QueueTask(
+                key=f"queues-{group}-{digest}",
+                work=str(self._work),
+                group=group,
+                file_size=self._settings.queue_file_size,
+                batch_topics=self._settings.batch_topics,
+                root=str(self._place.root),
+                goes_on=self._known is not None,
+                with_sums=self._settings.with_sums,
+            )
+            for group in range(self._recipe.groups)
+        ]
+
+    def _times_tasks(self, taken: Sequence[Spilled], digest: str) -> list[TimesTask]:
+        spills: dict[int, list[str]] = defaultdict(list)
+        for spilled in taken:
+            base = self._log.base_of(spilled.begin_offset)
+            assert base is not None
+            spills[base].append(spilled.name)
+        files = []
+        for base, names in spills.items():
+            there = self._place.sidecar / "times" / offset_name(base)
+            goes_on = self._known is not None and base < self._from and is_file(there)
+            files.append((offset_name(base), base, self._log.file_size, tuple(names), str(there) if goes_on else ""))
+        return [
+            TimesTask(
+                f"times-{at}-{digest}",
+                str(self._work),
+                tuple(files[at : at + TIMES_A_TASK]),
+                self._settings.with_sums,
+            )
+            for at in range(0, len(files), TIMES_A_TASK)
+        ]
+
+    # -- publishing ------------------------------------------------------------------------------------------------
+
+    def _publish(self, taken: Sequence[Spilled], made: Sequence[Made], elapsed_s: float) -> Built:
+        """Give every file its name, then say so."""
+        known, root = self._known, self._place.root
+        before = () if known is None else known.index_names
+        names, renames, published = list(before), [], []
+        newest = NO_HEADER if known is None else known.newest_header
+        for file in (file for each in made for file in each.files):
+            target = self._target(file, names)
+            if file.header is not None:
+                newest = file.header
+            renames.append((Path(file.path), target))
+            published.append(
+                PublishedFile(str(target), file.entry_count, file.from_offset, file.to_offset, file.sha256)
+            )
+        folders: dict[Path, None] = {}
+        for path, target in renames:
+            if target.parent not in folders:
+                self._disk.make_folder(target.parent)
+                folders[target.parent] = None
+            if path.exists() or not target.exists():  # else a build that was killed came as far as that
+                self._disk.rename(path, target)
+        for folder in folders:
+            self._disk.flush_folder(folder)
+        sidecar = self._claim(taken, names, newest)
+        sidecar.write(self._place.sidecar, self._disk)
+        kept = {target for _, target in renames}
+        skipped = len(before) - sum(1 for name in before if root / "index" / name in kept)
+        if known is None:
+            self._remove_others(kept)
+        return Built(
+            files=tuple(published),
+            messages=sum(spilled.message_count for spilled in taken),
+            items=sum(spilled.item_count for spilled in taken),
+            bytes_read=sum(spilled.end_offset - spilled.begin_offset for spilled in taken),
+            elapsed_s=elapsed_s,
+            tasks=self._task_count,
+            skipped_files=skipped,
+            from_offset=self._from,
+            to_offset=sidecar.indexed_to,
+            damage=tuple(damage for spilled in taken for damage in spilled.damage)
+            + tuple(gap for _, end, gap in self._log.gaps(sidecar.indexed_to) if end > self._from),
+            without_folder=tuple(sorted({topic for each in made for topic in each.without_folder})),
+            sidecar=sidecar,
+            queues_size=sum(each.queues_size for each in made),
+        )
+
+    def _target(self, file: MadeFile, names: list[str]) -> Path:
+        """Where a file belongs. An index file is named by its first item, later than the one before it."""
+        place = self._place
+        if file.header is None:
+            is_times = file.target.startswith("times/")
+            return (place.sidecar if is_times else place.root) / file.target
+        name = Path(file.path).name
+        if self._known is None or name not in self._known.index_names:
+            name = index_name(file.header.begin_timestamp_ms, names[-1] if names else None, place.zone)
+            names.append(name)
+        return place.root / "index" / name
+
+    def _claim(self, taken: Sequence[Spilled], names: Sequence[str], newest: IndexHeader) -> Sidecar:
+        """What sidecar.json is to say."""
+        settings, known = self._settings, self._known
+        end = taken[-1].end_offset if taken else self._from
+        begin = self._from if known is None else known.indexed[0][0]
+        indexed, at = [], begin
+        for gap_begin, gap_end, _ in self._log.gaps(end):
+            if at < gap_begin:
+                indexed.append((at, gap_begin))
+            at = max(at, gap_end)
+        if at < end:
+            indexed.append((at, end))
+        last, head = self._last_record(taken)
+        return Sidecar(
+            dialect=settings.dialect,
+            slots=settings.shape.slot_capacity,
+            items=settings.shape.item_capacity,
+            queue_file_size=settings.queue_file_size,
+            indexed=tuple(indexed),
+            last_record_offset=last,
+            last_record=head,
+            index_names=tuple(names),
+            newest_header=newest,
+            in_place=self._place.in_place,
+        )
+
+    def _last_record(self, taken: Sequence[Spilled]) -> tuple[int, bytes]:
+        """Offset and head of the last record that was taken."""
+        for spilled in reversed(taken):
+            if spilled.message_count:
+                return spilled.last_offset, self._log.raw(spilled.last_offset, HEAD_SIZE)
+        if self._known is None:
+            return -1, b""
+        return self._known.last_record_offset, self._known.last_record
+
+    def _remove_others(self, kept: set[Path]) -> None:
+        """Remove what an earlier build left and this one did not make: it was built anew from the first record."""
+        root = self._place.root
+        for name in _names_in(root / "index"):
+            if is_digits(name) and root / "index" / name not in kept:
+                self._disk.remove(root / "index" / name)
+        for kind in QUEUE_FOLDERS:
+            for path in (root / kind).glob("*/*/*"):
+                if is_digits(path.name) and path not in kept:
+                    self._disk.remove(path)
+        times = self._place.sidecar / "times"
+        for name in _names_in(times):
+            if times / name not in kept:
+                self._disk.remove(times / name)
+
+
+def build_task(task: IndexTask | QueueTask | TimesTask) -> Made:
+    """Any task of pass two."""
+    if isinstance(task, IndexTask):
+        return build_index_task(task)
+    return build_queues_task(task) if isinstance(task, QueueTask) else build_times_task(task)
+
+
+def _size(stretch: Stretch) -> int:
+    return stretch.to_offset - stretch.from_offset
+
+
+def _header_of(path: Path) -> IndexHeader | None:
+    try:
+        with MappedFile(path) as mapped:
+            return decode_header(mapped.data[:HEADER_SIZE])
+    except (FormatError, StoreError):
+        return None
+
+
+def _names_in(folder: Path) -> list[str]:
+    return list(files_in(folder)) if is_folder(folder) else []

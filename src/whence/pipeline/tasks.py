@@ -1,0 +1,283 @@
+"""The tasks of a build. Each does its own reading and writing, and returns a row that says what it made.
+
+    scan_stretch_task    a stretch of log        -> a spill
+    build_index_task     ranges of items         -> an index file
+    build_queues_task    a group of queues       -> their files
+    build_times_task     files of the log        -> their time blocks
+
+A task writes under names of its own, in the work folder, and flushes what readers will see. It renames nothing: only
+the driver, which holds the lock, does. So a task that runs twice, or after its driver has died, changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from whence.errors import CorruptError
+from whence.files.disk import Disk
+from whence.files.mapped_file import MappedFile, read_whole
+from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY
+from whence.formats.rocketmq.index_file import IndexHeader
+from whence.formats.time_blocks import TIME_BLOCK, join_time_blocks
+from whence.pipeline.plan import IndexPlan
+from whence.store.index_builder import BuiltFile, IndexBuilder
+from whence.store.index_file import Shape
+from whence.store.queue_builder import QueueBuilder
+from whence.store.spill import (
+    Recipe,
+    Spilled,
+    Stretch,
+    spill_stretch,
+    spilled_items,
+    spilled_runs,
+    spilled_times,
+)
+
+COPY_AT_ONCE = 1 << 20
+TAKEN = "taken"  # the names of the spills that a build goes on with, in order
+MADE_SIZE_MAX = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class MadeFile:
+    """One file that a task made, complete and flushed, at ``path`` in the work folder.
+
+    ``target`` is its place below index/, consumequeue/, batchconsumequeue/ or times/; an index file's is "": its name
+    depends on those before it.
+    """
+
+    path: str
+    target: str
+    entry_count: int
+    from_offset: int
+    to_offset: int
+    sha256: str = ""
+    header: IndexHeader | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a task of pass two made."""
+
+    files: tuple[MadeFile, ...]
+    dropped_count: int = 0
+    misplaced_count: int = 0
+    without_folder: tuple[str, ...] = ()
+    queues_size: int = 0
+
+
+# -- pass one ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTask:
+    stretch: Stretch
+    recipe: Recipe
+    work: str
+
+
+def scan_stretch_task(task: ScanTask) -> Spilled:
+    """Scan a stretch of log and spill what is taken from it."""
+    name = own_name(f"{task.stretch.number:08d}")
+    return spill_stretch(task.stretch, task.recipe, Path(task.work), name, Disk())
+
+
+# -- pass two ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTask:
+    """``after``: header of the index file before, if that is in no spill; ``goes_on_with``: its path, to extend it."""
+
+    key: str
+    work: str
+    plan: IndexPlan
+    slots: int
+    items: int
+    after: IndexHeader | None
+    goes_on_with: str
+    with_sums: bool
+
+
+def build_index_task(task: IndexTask) -> Made:
+    """Make one index file, or a longer one of the newest that is there."""
+    work, disk, shape = Path(task.work), Disk(), Shape(task.slots, task.items)
+    folder = work / own_name(task.key)
+    disk.make_folder(folder)
+    after = None if task.after is None else BuiltFile(folder / "before", task.after)
+    if task.goes_on_with:
+        source = Path(task.goes_on_with)
+        copy_file(source, folder / source.name, disk)
+        assert task.after is not None
+        after = BuiltFile(folder / source.name, task.after)
+    elif task.plan.before is not None:
+        last = next(spilled_items(work, task.plan.before.name, task.plan.before.first, 1))[0]
+        after = BuiltFile(
+            folder / "before", _full(shape, int(last["store_timestamp_ms"]), int(last["physical_offset"]))
+        )
+    builder = IndexBuilder(folder, shape, disk, after)
+    try:
+        builder.ask_for_file()
+        for part in task.plan.ranges:
+            for rows in spilled_items(work, part.name, part.first, part.count):
+                builder.put(rows["key_hash"], rows["physical_offset"], rows["store_timestamp_ms"])
+        (built,) = builder.finish()
+    finally:
+        builder.close()
+    header = built.header
+    made = MadeFile(
+        str(built.path),
+        "",
+        header.next_item - 1,
+        header.begin_physical_offset,
+        header.end_physical_offset,
+        _sha256(built.path) if task.with_sums else "",
+        header,
+    )
+    return _note(task.key, work, Made((made,)), disk)
+
+
+def _full(shape: Shape, end_ms: int, end_offset: int) -> IndexHeader:
+    """The header of a full index file, as far as the next one inherits it."""
+    return IndexHeader(end_ms, end_ms, end_offset, end_offset, 0, shape.item_capacity)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTask:
+    """``root``: where the queues are to be, and may be already, if they are to be gone on with (``goes_on``)."""
+
+    key: str
+    work: str
+    group: int
+    file_size: int
+    batch_topics: tuple[str, ...]
+    root: str
+    goes_on: bool
+    with_sums: bool
+
+
+def build_queues_task(task: QueueTask) -> Made:
+    """Make the files of a group of queues, or longer ones of those that are there."""
+    work, disk = Path(task.work), Disk()
+    folder = work / own_name(task.key)
+    disk.make_folder(folder)
+    is_batch = frozenset(task.batch_topics).__contains__
+    builder = QueueBuilder(folder / "consumequeue", task.file_size, disk, is_batch=is_batch)
+    seen: set[tuple[str, int]] = set()
+    try:
+        for name in taken_names(work):
+            for topic, queue, rows in spilled_runs(work, name, task.group):
+                if task.goes_on and (topic, queue) not in seen:
+                    seen.add((topic, queue))
+                    kind = "batchconsumequeue" if is_batch(topic) else "consumequeue"
+                    _copy_newest(Path(task.root, kind, topic, str(queue)), folder / kind / topic / str(queue), disk)
+                builder.put_rows(topic, queue, rows)
+        built = builder.finish()
+    finally:
+        builder.close()
+    files = tuple(_queue_files(folder, with_sums=task.with_sums))
+    made = Made(files, built.dropped_count, built.misplaced_count, built.without_folder, builder.grown_size)
+    return _note(task.key, work, made, disk)
+
+
+def _queue_files(folder: Path, *, with_sums: bool) -> Iterator[MadeFile]:
+    for kind, dtype in (("consumequeue", ENTRY), ("batchconsumequeue", BATCH_ENTRY)):
+        for path in sorted((folder / kind).glob("*/*/*")):
+            with MappedFile(path) as mapped:
+                entries = np.frombuffer(mapped.data, dtype, mapped.size // dtype.itemsize)
+                written = np.flatnonzero(entries["size"][: -(-mapped.next_hole(0) // dtype.itemsize)])
+                offsets = entries["physical_offset"][written[[0, -1]]].tolist() if len(written) else [0, 0]
+                count = len(written)
+            target = str(path.relative_to(folder))
+            yield MadeFile(str(path), target, count, offsets[0], offsets[1], _sha256(path) if with_sums else "")
+
+
+def _copy_newest(source: Path, target: Path, disk: Disk) -> None:
+    """Copy the newest file of a queue that is there, to be gone on with."""
+    if source.is_dir() and (names := sorted(os.listdir(source))):
+        disk.make_folder(target)
+        copy_file(source / names[-1], target / names[-1], disk)
+
+
+@dataclass(frozen=True, slots=True)
+class TimesTask:
+    """``files``: of each file of the log its name, base offset, size, spills, and where its blocks are already."""
+
+    key: str
+    work: str
+    files: tuple[tuple[str, int, int, tuple[str, ...], str], ...]
+    with_sums: bool
+
+
+def build_times_task(task: TimesTask) -> Made:
+    """Make the time blocks of some files of the log."""
+    work, disk = Path(task.work), Disk()
+    folder = work / own_name(task.key)
+    disk.make_folder(folder)
+    files = []
+    for name, base, size, spills, there in task.files:
+        blocks = np.frombuffer(read_whole(Path(there), MADE_SIZE_MAX) if there else b"", TIME_BLOCK)
+        for spill in spills:
+            blocks = join_time_blocks(blocks, np.frombuffer(spilled_times(work, spill), TIME_BLOCK))
+        with disk.create(folder / name, 0, reserve=False) as file:
+            file.write(blocks.tobytes(), 0)
+            file.flush()
+        sha256 = _sha256(file.path) if task.with_sums else ""
+        files.append(MadeFile(str(file.path), f"times/{name}", len(blocks), base, base + size, sha256))
+    disk.flush_folder(folder)
+    return _note(task.key, work, Made(tuple(files)), disk)
+
+
+# -- what they share ---------------------------------------------------------------------------------------------
+
+
+def own_name(key: str) -> str:
+    """A name that no other run of a task has."""
+    return f"{key}-{os.urandom(8).hex()}"
+
+
+def taken_names(work: Path) -> Iterator[str]:
+    """The names of the spills that were taken, in order."""
+    with (work / TAKEN).open() as file:
+        for line in file:
+            yield line.rstrip("\n")
+
+
+def copy_file(source: Path, target: Path, disk: Disk) -> None:
+    """Copy a file; its holes stay holes."""
+    with MappedFile(source) as mapped, disk.create(target, mapped.size, reserve=False) as file:
+        for at, size in mapped.data_pieces(0, COPY_AT_ONCE):
+            file.write(mapped.data[at : at + size], at)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _note(key: str, work: Path, made: Made, disk: Disk) -> Made:
+    """Leave word of what was made: a build that begins anew takes it."""
+    disk.replace(work / f"{own_name(key)}.made", json.dumps(asdict(made)).encode())
+    return made
+
+
+def read_made(path: Path) -> Made:
+    """What a task noted."""
+    try:
+        document: dict[str, Any] = json.loads(read_whole(path, MADE_SIZE_MAX))
+        files = [
+            MadeFile(**{**each, "header": None if each["header"] is None else IndexHeader(**each["header"])})
+            for each in document.pop("files")
+        ]
+        document["without_folder"] = tuple(document["without_folder"])
+        return Made(tuple(files), **document)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptError(f"is not what whence wrote: {error!r}", path=path) from error

@@ -1,0 +1,153 @@
+"""The sidecar: what whence keeps beside a store that is not its own, and the checks before it is believed.
+
+    <STORE>.whence/                       or the folder of --out
+      sidecar.json                        published last
+      index/<17 digits>                   in RocketMQ's bytes, named in UTC
+      consumequeue/<topic>/<queue>/<20 digits>, batchconsumequeue/...
+      times/<20 digits>                   time blocks, one file for each file of the CommitLog
+      lock                                of the one process that may write here
+      work/                               what a build has not published yet
+
+    version                        1; a newer one is refused
+    kind                           what kind of store it belongs to: rocketmq
+    dialect, slots, items          of the index
+    queue_file_size                of the files of queues
+    indexed                        from where to where in the log, one pair for each unbroken stretch
+    last_record                    the head of the last record before that, by which one sees that it is the same log
+    index_files                    names, in order
+    newest_index                   header of the last of them
+    in_place                       whether index and queues lie in the store itself
+    fields                         names of indexed fields and their SQL
+
+It is a claim: who reads an index file looks whether the log bears its header out, whatever is said here. What is
+said here tells a build where to go on.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from whence.errors import CorruptError, NotFoundError, UnsupportedError
+from whence.files.disk import Disk
+from whence.files.mapped_file import read_whole
+from whence.files.names import OFFSET_MAX, is_digits
+from whence.formats.rocketmq.index_file import IndexHeader
+from whence.store.commit_log import CommitLog
+from whence.store.index_file import Shape
+from whence.store.log_file import HEAD_SIZE
+from whence.store.message_store import Dialect
+
+NAME = "sidecar.json"
+VERSION = 1
+KIND = "rocketmq"
+SIZE_MAX = 64 * 1048576
+NO_HEADER = IndexHeader(0, 0, 0, 0, 0, 0)
+
+
+def sidecar_of(folder: Path) -> Path:
+    """The folder beside a store for all that is not RocketMQ's."""
+    return folder.with_name(folder.name + ".whence")
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    """All of ``sidecar.json``."""
+
+    dialect: Dialect
+    slots: int
+    items: int
+    queue_file_size: int
+    indexed: tuple[tuple[int, int], ...] = ()
+    last_record_offset: int = -1
+    last_record: bytes = b""
+    index_names: tuple[str, ...] = ()
+    newest_header: IndexHeader = NO_HEADER
+    in_place: bool = False
+    fields: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> Shape:
+        """Of the index files."""
+        return Shape(self.slots, self.items)
+
+    @property
+    def indexed_to(self) -> int:
+        """Where the log is not indexed any more; 0 if nothing of it is."""
+        return self.indexed[-1][1] if self.indexed else 0
+
+    def is_of(self, log: CommitLog) -> bool:
+        """Whether the log is still the one that was indexed, as far as that is there."""
+        if self.last_record_offset < log.begin_offset:
+            return True  # nothing was indexed yet, or all of it has expired
+        return log.raw(self.last_record_offset, HEAD_SIZE) == self.last_record
+
+    def write(self, folder: Path, disk: Disk) -> None:
+        """Put it into a sidecar, in place of the one before."""
+        document = {
+            "version": VERSION,
+            "kind": KIND,
+            "dialect": self.dialect,
+            "slots": self.slots,
+            "items": self.items,
+            "queue_file_size": self.queue_file_size,
+            "indexed": self.indexed,
+            "last_record": {"offset": self.last_record_offset, "head": self.last_record.hex()},
+            "index_files": self.index_names,
+            "newest_index": asdict(self.newest_header),
+            "in_place": self.in_place,
+            "fields": self.fields,
+        }
+        disk.replace(folder / NAME, (json.dumps(document, indent=1) + "\n").encode())
+
+
+def read_sidecar(folder: Path) -> Sidecar | None:
+    """What a sidecar says of itself; None if it says nothing."""
+    path = folder / NAME
+    try:
+        data = read_whole(path, SIZE_MAX)
+    except NotFoundError:
+        return None
+    try:
+        document = json.loads(data)
+        version, kind = document["version"], document["kind"]
+        if not isinstance(version, int) or version < 1:
+            raise ValueError(f"version {version!r}")
+        if version > VERSION or kind != KIND:
+            what = f"version {version!r} of kind {kind!r}, where this whence knows {VERSION} of {KIND}"
+            raise UnsupportedError(what, path=path)
+        return _decode(document)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptError(f"is not what whence wrote: {error!r}", path=path) from error
+
+
+def _decode(document: dict[str, Any]) -> Sidecar:
+    last, names = document["last_record"], tuple(document["index_files"])
+    if not all(isinstance(name, str) and is_digits(name) for name in names):
+        raise ValueError("an index file has a name of digits")
+    if not all(isinstance(each, str) for pair in document["fields"].items() for each in pair):
+        raise ValueError("a field has a name and an expression")
+    indexed = tuple((_int(begin), _int(end)) for begin, end in document["indexed"])
+    if any(begin > end for begin, end in indexed):
+        raise ValueError("a stretch ends before it begins")
+    return Sidecar(
+        dialect=Dialect(document["dialect"]),
+        slots=_int(document["slots"]),
+        items=_int(document["items"]),
+        queue_file_size=_int(document["queue_file_size"]),
+        indexed=indexed,
+        last_record_offset=_int(last["offset"]),
+        last_record=bytes.fromhex(last["head"]),
+        index_names=names,
+        newest_header=IndexHeader(*(_int(document["newest_index"][each.name]) for each in fields(IndexHeader))),
+        in_place=document["in_place"] is True,
+        fields=dict(document["fields"]),
+    )
+
+
+def _int(value: Any) -> int:
+    if type(value) is not int or not -OFFSET_MAX <= value <= OFFSET_MAX:
+        raise ValueError(f"{value!r} is no number")
+    return value
