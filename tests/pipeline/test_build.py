@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ def build(store: Path, sidecar: Path, runner: OneByOne | None = None, **settings
         log.close()
 
 
-def settings_of(store: GoldenStore) -> dict:
+def settings_of(store: GoldenStore) -> dict[str, Any]:
     return {
         "shape": Shape(store.slot_capacity, store.item_capacity),
         "dialect": Dialect(store.dialect),

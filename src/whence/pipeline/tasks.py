@@ -95,7 +95,7 @@ def scan_stretch_task(task: ScanTask) -> Spilled:
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """``after``: header of the index file before, if that is in no spill; ``goes_on_with``: its path, to extend it."""
+    """``after``: header of the file before, if that is in no spill; ``goes_on_with``: its path, to extend it."""
 
     key: str
     work: str
