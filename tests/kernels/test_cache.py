@@ -14,6 +14,7 @@ import pytest
 
 import whence
 from tests.reference import java_hash
+from whence.cache_folder import KEPT_S
 from whence.kernels import cache
 
 # Hashes one text, and tells how often the kernel came from disk and how often from the compiler.
@@ -112,7 +113,7 @@ def test_a_folder_that_cannot_be_written_to_is_no_error(tmp_path: Path):
 
 
 def test_old_files_go_when_a_new_one_is_written(tmp_path: Path):
-    for name, age_s in (("old", cache.KEPT_S + 60), (".left-by-a-killed-process", cache.KEPT_S + 60), ("young", 60)):
+    for name, age_s in (("old", KEPT_S + 60), (".left-by-a-killed-process", KEPT_S + 60), ("young", 60)):
         (tmp_path / name).touch()
         changed = (tmp_path / name).stat().st_mtime - age_s
         os.utime(tmp_path / name, (changed, changed))

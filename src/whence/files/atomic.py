@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -53,7 +54,7 @@ def write_aside(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def unfinished(aside: Path) -> Iterator[None]:
-    """While this lasts, :func:`remove_unfinished` removes ``aside``."""
+    """While this lasts, :func:`remove_unfinished` removes ``aside``, a file or a folder with all that is in it."""
     _unfinished.add(aside)
     try:
         yield
@@ -64,6 +65,9 @@ def unfinished(aside: Path) -> Iterator[None]:
 def remove_unfinished() -> None:
     """Remove what is being written aside: for a process that must end at once."""
     for aside in tuple(_unfinished):
+        if aside.is_dir():
+            shutil.rmtree(aside, ignore_errors=True)
+            continue
         with suppress(OSError):
             aside.unlink()
 

@@ -1,7 +1,5 @@
 """Compiled kernels on disk: a kernel takes the compiler seconds, and a process that finds it here milliseconds.
 
-    folder  $XDG_CACHE_HOME/whence/kernels (~/.cache/whence/kernels), or whence-<user number> in the folder for
-            temporary files where that one cannot be had
     file    <module>.<kernel>-<digest>: one kernel, compiled for one list of argument types
 
     file := sha256 of what follows (32 bytes), pickle of Numba's compile result
@@ -10,9 +8,8 @@ The digest in the name covers all that machine code depends on: the sources of k
 constants become part of it), the argument types, Numba, Python, processor. So a file is never out of date, nothing
 is ever changed, and any number of processes can start at once on an empty folder: each compiles, writes aside and
 renames, and it does not matter who is last. A file that a power failure left in pieces fails its sha256 and is
-written anew. Who writes a file removes those that are older than half a year. Delete the folder whenever you like.
-
-A pickle is code. A folder is trusted only if it belongs to this user and nobody else may write to it.
+written anew. Who writes a file removes those that are older than half a year. A pickle is code: cache_folder.py says
+where it may lie.
 
 Numba's own cache would look beside the sources, which a read-only install forbids, and does not notice a change in
 another module than the kernel's own. Files are written here and not through files/, a layer above, because Numba asks
@@ -24,7 +21,6 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-import stat
 import sys
 import tempfile
 from contextlib import suppress
@@ -37,8 +33,9 @@ from numba.core.compiler import CompileResult
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
+from whence.cache_folder import cache_folders, remove_old
+
 DIGEST_SIZE = hashlib.sha256().digest_size
-KEPT_S = 183 * 24 * 3600
 
 
 class CompiledKernels:
@@ -78,26 +75,8 @@ class CompiledKernels:
 @cache
 def folders() -> tuple[Path, ...]:
     """Where compiled kernels may lie, best first; none if no folder can be trusted."""
-    if not _sources():
-        return ()  # run from a zip file: nothing says which version this is
-    # A user without a home keeps the "~", which makes the path a relative one.
-    shared = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
-    candidates = [
-        Path(shared, "whence", "kernels"),
-        Path(tempfile.gettempdir(), f"whence-{os.geteuid()}"),
-    ]
-    return tuple(folder for folder in candidates if folder.is_absolute() and _is_private(folder))
-
-
-def _is_private(folder: Path) -> bool:
-    """Whether ``folder`` is this user's alone to write to; made if it is not there."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.lstat()
-    except OSError:
-        return False
-    others_write = stat.S_IWGRP | stat.S_IWOTH
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & others_write
+    # Run from a zip file, nothing says which version this is.
+    return cache_folders("kernels") if _sources() else ()
 
 
 def _read(path: Path) -> bytes | None:
@@ -124,15 +103,8 @@ def _write(path: Path, payload: bytes) -> bool:
     except OSError:
         return False
     with suppress(OSError):  # another process may be at the same
-        _remove_old(path)
+        remove_old(path)
     return True
-
-
-def _remove_old(newest: Path) -> None:
-    oldest = newest.stat().st_mtime - KEPT_S
-    for path in newest.parent.iterdir():
-        if path.stat().st_mtime < oldest:
-            path.unlink()
 
 
 def _sources() -> list[Path]:

@@ -1,0 +1,260 @@
+"""Runner: a list of inputs, a task for each, on Spark; with progress, Ctrl-C and errors as whence has them.
+
+    sc.parallelize(inputs, len(inputs)).map(task).collect()
+
+is the whole job. Around it: a task tells what it has done through an accumulator, which Spark adds up once for each
+task that ended well, retried or not; Spark's status tracker tells how many run. An error of whence's own is a result
+like any other, for to try again would find the same; it comes back to the caller as it was raised. What else goes
+wrong is Spark's to try again.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from uuid import uuid4
+
+from pyspark import InheritableThread, TaskContext
+from pyspark.accumulators import AccumulatorParam
+
+from whence.errors import StoreError, WhenceError
+
+if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql import SparkSession
+
+Input = TypeVar("Input")
+Result = TypeVar("Result")
+
+TASKS_MAX = 100_000  # of one job; where there are more inputs, a task takes several, for each costs the driver memory
+POLL_S = 0.1
+CANCEL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """How far a job is. Bytes and messages are those of tasks that are done; a size of 0 is not known."""
+
+    name: str
+    tasks: int
+    tasks_done: int = 0
+    tasks_running: int = 0
+    tasks_failed: int = 0  # attempts, which Spark makes again
+    bytes_total: int = 0
+    bytes_done: int = 0
+    messages: int = 0
+    elapsed_s: float = 0.0
+    is_ended: bool = False
+
+    @property
+    def share(self) -> float:
+        """From 0 to 1: of the bytes, if their number is known, else of the tasks."""
+        done, total = (self.bytes_done, self.bytes_total) if self.bytes_total else (self.tasks_done, self.tasks)
+        return min(done / total, 1.0) if total else 1.0
+
+    @property
+    def left_s(self) -> float | None:
+        """How long it still takes, if it goes on as it went."""
+        return self.elapsed_s / self.share - self.elapsed_s if self.share > 0 else None
+
+
+class Watcher(Protocol):
+    """Who wants to know how far a job is: called about ten times a second, and once when it ended, well or not."""
+
+    def __call__(self, state: JobState, /) -> None: ...
+
+
+class TaskError(Exception):
+    """What a task raised that is no WhenceError, in one line that Spark carries to the driver."""
+
+
+@dataclass(slots=True)
+class _Done:
+    """What ended tasks have to tell; sums of it are made by Spark, in the driver."""
+
+    inputs: int = 0
+    size: int = 0
+    messages: int = 0
+    errors: dict[int, WhenceError] = field(default_factory=dict)  # by the input's number
+
+
+class _Sum(AccumulatorParam[_Done]):
+    def zero(self, value: _Done) -> _Done:
+        return _Done()
+
+    def addInPlace(self, value1: _Done, value2: _Done) -> _Done:  # noqa: N802, the name is Spark's
+        return _Done(
+            value1.inputs + value2.inputs,
+            value1.size + value2.size,
+            value1.messages + value2.messages,
+            value1.errors | value2.errors,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What runs on an executor: the task, and around it what turns an error into what the driver understands."""
+
+    run: Callable[[Any], Any]
+    done: Accumulator[_Done]
+
+    def __call__(self, numbered: tuple[int, int, Any]) -> Any:
+        number, size, given = numbered
+        try:
+            result = self.run(given)
+        except WhenceError as error:
+            self.done.add(_Done(errors={number: error}))
+            return None
+        except Exception as error:
+            context = TaskContext.get()
+            attempt = 1 if context is None else context.attemptNumber() + 1
+            what = f"{type(error).__name__}: {error}".replace("\n", " ")
+            raise TaskError(f"input {number}, attempt {attempt}: {what}") from error
+        self.done.add(_Done(1, size, getattr(result, "message_count", 0)))
+        return result
+
+
+class Runner:
+    """Runs tasks on a Spark session, one job at a time. ``progress`` is told how far a job is."""
+
+    def __init__(self, spark: SparkSession, progress: Watcher | None = None) -> None:
+        self._context = spark.sparkContext
+        self._watcher = progress
+        self.slots = self._context.defaultParallelism
+        """How many tasks run at once."""
+
+    def map(
+        self,
+        name: str,
+        task: Callable[[Input], Result],
+        inputs: Sequence[Input],
+        *,
+        size_of: Callable[[Input], int] | None = None,
+    ) -> list[Result]:
+        """The results of ``task`` for each of ``inputs``, in their order; each input is a task of Spark's.
+
+        ``task`` is a function of a module that the workers can import. ``size_of`` gives an input's bytes, for the
+        progress; if results have a ``message_count``, these are added up in it.
+
+        A WhenceError of a task ends the job and is raised here; of several, that of the first input that is known
+        by then. Any other exception is tried again by Spark, and if that does not help it becomes a StoreError.
+        """
+        if not inputs:
+            return []
+        job = _Job(self._context, name, task, inputs, size_of, self._watcher)
+        return job.run()
+
+
+class _Job:
+    """One job: a thread in which Spark runs it, one that asks how far it is, and this one, which waits."""
+
+    def __init__(
+        self,
+        context: Any,
+        name: str,
+        task: Callable[[Any], Any],
+        inputs: Sequence[Any],
+        size_of: Callable[[Any], int] | None,
+        watcher: Watcher | None,
+    ) -> None:
+        sizes = [0] * len(inputs) if size_of is None else [size_of(given) for given in inputs]
+        self._context = context
+        self._name = name
+        self._group = f"whence-{uuid4()}"
+        self._watcher = watcher
+        self._task_count = min(len(inputs), TASKS_MAX)
+        self._bytes_total = sum(sizes)
+        self._started = time.monotonic()
+        self._ended = threading.Event()
+        self._results: list[Any] = []
+        self._failure: BaseException | None = None
+        self._done = context.accumulator(_Done(), _Sum())
+        numbered = list(zip(range(len(inputs)), sizes, inputs, strict=True))
+        self._tasks = context.parallelize(numbered, self._task_count).map(_Task(task, self._done))
+
+    def run(self) -> list[Any]:
+        InheritableThread(target=self._collect, daemon=True).start()
+        counts = (0, 0, 0)
+        try:
+            while not self._ended.wait(POLL_S):
+                if self._done.value.errors:
+                    self._cancel()
+                    break
+                if self._watcher is not None:
+                    counts = self._counts()
+                    self._watcher(self._state(counts))
+        except BaseException:
+            self._cancel()
+            raise
+        finally:
+            if self._watcher is not None:
+                self._watcher(self._state(counts, is_ended=True))
+        errors = self._done.value.errors
+        if errors:
+            raise errors[min(errors)]
+        if self._failure is not None:
+            raise StoreError(f"{self._name} failed: {_reason(self._failure)}") from self._failure
+        return self._results
+
+    def _collect(self) -> None:
+        try:
+            self._context.setJobGroup(self._group, self._name, interruptOnCancel=True)
+            self._results = self._tasks.collect()
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._ended.set()
+
+    def _cancel(self) -> None:
+        """Have Spark end the tasks. In a thread of its own: Ctrl-C may have cut short what this one said to Java."""
+        thread = InheritableThread(target=self._context.cancelJobGroup, args=(self._group,), daemon=True)
+        thread.start()
+        thread.join(CANCEL_S)
+
+    def _counts(self) -> tuple[int, int, int]:
+        """Tasks that are done, run, and failed, as Spark's status tracker has them."""
+        tracker = self._context.statusTracker()
+        done = running = failed = 0
+        for job in tracker.getJobIdsForGroup(self._group):
+            info = tracker.getJobInfo(job)
+            for stage in () if info is None else info.stageIds:
+                counts = tracker.getStageInfo(stage)
+                if counts is not None:
+                    done += counts.numCompletedTasks
+                    running += counts.numActiveTasks
+                    failed += counts.numFailedTasks
+        return done, running, failed
+
+    def _state(self, counts: tuple[int, int, int], *, is_ended: bool = False) -> JobState:
+        done = self._done.value
+        tasks_done, running, failed = counts
+        return JobState(
+            self._name,
+            self._task_count,
+            # The tracker is asked ten times a second, and an accumulator tells by itself.
+            max(tasks_done, done.inputs if self._task_count < TASKS_MAX else 0),
+            0 if is_ended else running,
+            failed,
+            self._bytes_total,
+            done.size,
+            done.messages,
+            time.monotonic() - self._started,
+            is_ended,
+        )
+
+
+def _reason(error: BaseException) -> str:
+    """Which task failed and why, in one line, out of what Spark says."""
+    java_error = getattr(error, "java_exception", None)
+    text = str(error if java_error is None else java_error.getMessage())
+    told = re.search(r"TaskError: (.*)", text)
+    if told:
+        return told[1].strip()
+    lost = re.search(r"Task (\d+) in .* failed (\d+) times, most recent failure: .*?\(TID \d+\) (.*)", text)
+    if lost:
+        return f"task {lost[1]}, attempt {lost[2]}: {lost[3].strip()}"
+    return text.strip().partition("\n")[0]

@@ -1,0 +1,292 @@
+"""The SparkSession of a job: one that is active already, or one that is made here and stopped when the job is done.
+
+Whose settings count, the first that names a thing wins: those of the caller (``--master``, ``--conf``); those of
+spark-submit, or of the Spark that SPARK_HOME points to; ours. Ours are for one machine: all its cores, a session that
+starts in a quarter of the time that Spark takes by itself, nothing on the network but loopback, and nothing left
+behind. What Spark would write to the terminal goes to the log file, or nowhere.
+
+docs/cluster.md tells what a cluster needs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from subprocess import TimeoutExpired
+from typing import TYPE_CHECKING, Any
+
+from whence.errors import StoreError, UsageError
+from whence.files.atomic import unfinished
+from whence.pipeline.class_archive import ClassArchive
+from whence.pipeline.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TASK_ATTEMPTS = 4
+LOCAL_MASTER = f"local[*,{TASK_ATTEMPTS}]"
+"""All cores. Without the second number a local Spark gives up when a task fails once."""
+
+SPARK_SUBMIT_DEFAULTS = {
+    "spark.master": "local[*]",
+    "spark.app.name": "pyspark-shell",
+    "spark.ui.showConsoleProgress": "true",
+}
+"""What Spark takes where nobody named anything."""
+
+JAVA_OPTIONS = (
+    "-XX:+UseSerialGC",  # messages do not pass through the JVM: it has next to nothing to collect
+    "-XX:TieredStopAtLevel=1",  # nor anything to compile well
+    "-Xshare:auto",
+    "-Xlog:disable",  # an archive that does not fit is no news for a user
+    "-XX:-UsePerfData",  # no files in /tmp
+)
+LAUNCHER_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
+
+SOCKET_PATH_MAX = 104  # the least that a system allows; Linux takes 108
+SOCKET_NAME_SIZE = len("/.01234567-0123-0123-0123-0123456789ab.sock")
+END_TIMEOUT_S = 30
+SAID_SIZE = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """What a caller says about Spark. ``master`` None: all cores of this machine, unless Spark is configured."""
+
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def open_session(settings: SparkSettings | None = None, *, log_file: Path | None = None) -> Iterator[SparkSession]:
+    """The session for the ``with``. An active one (in a notebook) is used and left running.
+
+    ``log_file``: where to append what Spark has to say. A ``with`` that ends by Ctrl-C does not wait for Spark.
+    """
+    settings = settings or SparkSettings()
+    if find_spec("pyspark") is None:
+        raise UsageError("this runs on Spark, which is not installed: pip install 'whence[spark]'")
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    active = SparkContext._active_spark_context
+    if active is not None:
+        if settings.master not in (None, active.master):
+            raise UsageError(
+                f"a Spark session is active already, on {active.master}; stop it first, or do not ask for "
+                f"master {settings.master}"
+            )
+        yield SparkSession.builder.getOrCreate()
+        return
+    with _own_folder() as folder:
+        starting = _Start(settings, folder, log_file)
+        try:
+            spark = starting.run()
+            yield spark
+        except Exception:
+            starting.stop()
+            raise
+        except BaseException:
+            starting.kill()
+            raise
+        else:
+            starting.stop()
+
+
+@contextmanager
+def _own_folder() -> Iterator[Path]:
+    """A folder for all that Spark writes on this machine, which goes when the session ends, however it ends."""
+    folder = Path(tempfile.mkdtemp(prefix="whence-spark-"))
+    with unfinished(folder):
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Start:
+    """Starts Java and in it Spark, and ends both."""
+
+    def __init__(self, settings: SparkSettings, folder: Path, log_file: Path | None) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._log_path = log_file or folder / "spark.log"
+        self._gateway: Any = None
+        self._spark: SparkSession | None = None
+        self._archive: ClassArchive | None = None
+
+    def run(self) -> SparkSession:
+        from py4j.protocol import Py4JError
+        from pyspark import SparkConf, SparkContext
+        from pyspark.sql import SparkSession
+
+        handler = signal.getsignal(signal.SIGINT)
+        with _environment(self._variables()):
+            if SparkContext._gateway is None:
+                self._gateway = self._start_java()
+            gateway: Any = self._gateway or SparkContext._gateway
+            conf = SparkConf(loadDefaults=False)
+            conf.setAll(list(self._conf(dict(SparkConf(_jvm=gateway.jvm).getAll())).items()))
+            try:
+                self._spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
+            except (Py4JError, ValueError) as error:
+                raise StoreError(
+                    f"Spark does not start on {conf.get('spark.master')}: {_first_line(error)}"
+                ) from error
+        # Spark's own handler talks to Java, and would do so in the midst of whatever this process says to Java.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
+        return self._spark
+
+    def stop(self) -> None:
+        """End Spark, and then Java, if it was started here."""
+        if self._spark is not None:
+            self._spark.stop()
+        if self._gateway is None or self._gateway.proc is None:
+            return
+        self._forget_java()
+        self._gateway.shutdown()
+        java = self._gateway.proc
+        java.stdin.close()
+        try:
+            java.wait(END_TIMEOUT_S)
+        except BaseException as error:
+            self._end_java()
+            if not isinstance(error, TimeoutExpired):
+                raise
+        if self._archive is not None:
+            self._archive.publish() if java.returncode == 0 else self._archive.discard()
+
+    def kill(self) -> None:
+        """End all at once. Python's workers end with the Java that started them; tasks elsewhere, when it is gone."""
+        if self._gateway is None or self._gateway.proc is None:
+            if self._spark is not None:
+                self._spark.stop()
+            return
+        self._end_java()
+        self._forget_java()
+
+    def _end_java(self) -> None:
+        self._gateway.proc.kill()
+        self._gateway.proc.wait()
+        if self._archive is not None:
+            self._archive.discard()
+
+    def _forget_java(self) -> None:
+        """Let the next session start a Java of its own. Spark would look for this one, which is gone."""
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        SparkContext._active_spark_context = None
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+        SparkSession._instantiatedSession = None
+
+    def _start_java(self) -> Any:
+        """Start Java with the gateway through which Python talks to it; under spark-submit it is there already."""
+        from pyspark import SparkConf
+        from pyspark.errors import PySparkRuntimeError
+        from pyspark.java_gateway import launch_gateway
+
+        conf = SparkConf(loadDefaults=False)
+        conf.setAll(list(self._settings.conf.items()))
+        if self._settings.master is not None:
+            conf.setMaster(self._settings.master)
+        if not _is_configured():
+            conf.set("spark.driver.extraJavaOptions", self._java_options())
+        with self._log_path.open("ab") as log:
+            said_from = log.tell()
+            try:
+                return launch_gateway(conf, popen_kwargs={"stdout": log, "stderr": log})
+            except PySparkRuntimeError as error:
+                raise StoreError(f"Java does not start Spark: {self._said(said_from)}") from error
+
+    def _said(self, position: int) -> str:
+        """The last that Java said, in one line."""
+        with self._log_path.open("rb") as log:
+            log.seek(position)
+            lines = log.read(SAID_SIZE).decode(errors="replace").split("\n")
+        said = [line.strip() for line in lines if line.strip() and not line.startswith(("\tat ", "WARNING: "))]
+        return " ".join(said[-3:]) or "it said nothing"
+
+    def _java_options(self) -> str:
+        from pyspark.find_spark_home import _find_spark_home
+
+        java = find_java(os.environ)
+        options = [*JAVA_OPTIONS, *self._settings.conf.get("spark.driver.extraJavaOptions", "").split()]
+        self._archive = ClassArchive(java, Path(_find_spark_home(), "jars"), options)
+        return " ".join([*JAVA_OPTIONS, f"-Djava.io.tmpdir={self._folder}", *self._archive.java_options])
+
+    def _variables(self) -> dict[str, str]:
+        """What Spark takes from the environment only. What is set there already stays, but for a Java too old."""
+        variables = {
+            "PYSPARK_PYTHON": sys.executable,  # not the first python3 of the PATH
+            "SPARK_LAUNCHER_OPTS": LAUNCHER_OPTIONS,
+            "SPARK_WORKER_DIR": str(self._folder / "workers"),  # of local-cluster; else it would lie in Spark's home
+        }
+        missing = {name: value for name, value in variables.items() if name not in os.environ}
+        return missing | {"JAVA_HOME": str(find_java(os.environ).home_for_spark(self._folder))}
+
+    def _conf(self, given: dict[str, str]) -> dict[str, str]:
+        """Spark's settings: the caller's, those that Java was started with, and ours for what neither names."""
+        given = {name: value for name, value in given.items() if SPARK_SUBMIT_DEFAULTS.get(name) != value}
+        given |= self._settings.conf
+        master = self._settings.master or given.get("spark.master", LOCAL_MASTER)
+        ours = {
+            "spark.app.name": "whence",
+            "spark.python.daemon.module": "whence.pipeline.daemon",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.log.level": "WARN",
+        }
+        if master.startswith("local"):
+            ours |= {
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.ui.enabled": "false",
+                "spark.local.dir": str(self._folder),
+                "spark.sql.warehouse.dir": str(self._folder / "warehouse"),
+                "spark.sql.shuffle.partitions": str(os.cpu_count()),
+            }
+            if len(str(self._folder)) + SOCKET_NAME_SIZE <= SOCKET_PATH_MAX:
+                ours |= {
+                    "spark.python.unix.domain.socket.enabled": "true",
+                    "spark.python.unix.domain.socket.dir": str(self._folder),
+                }
+        return ours | given | {"spark.master": master}
+
+
+def _is_configured() -> bool:
+    """Whether somebody configured a Spark, whose Java has options of its own."""
+    return any(name in os.environ for name in ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_GATEWAY_PORT"))
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables while Spark starts: it hands this process's environment to Java, and looks at it itself."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                with suppress(KeyError):
+                    del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _first_line(error: Exception) -> str:
+    """What went wrong, without Java's stack."""
+    java_error = getattr(error, "java_exception", None)
+    text = str(error if java_error is None else java_error.getMessage())
+    return text.strip().partition("\n")[0]
