@@ -23,7 +23,14 @@ class OneByOne:
         self.slots = slots
         self.ran: list[str] = []
 
-    def map(self, name: str, task: Callable, inputs: Sequence, *, size_of: Callable[..., int] | None = None) -> list:
+    def map(
+        self,
+        name: str,
+        task: Callable[[Any], Any],
+        inputs: Sequence[Any],
+        *,
+        size_of: Callable[[Any], int] | None = None,
+    ) -> list[Any]:
         self.ran += [name] * len(inputs)
         return [task(each) for each in inputs]
 
