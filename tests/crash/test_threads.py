@@ -56,6 +56,15 @@ def test_what_threads_were_acknowledged_before_the_store_closed_is_there(tmp_pat
         check_answers(reader, records, Random(1), keys_asked=20)
 
 
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """All kernels are loaded: Numba's own locks do not survive an exception at any point."""
+    workload = Workload(Random(1))
+    with whence.create(tmp_path_factory.mktemp("kernels"), disk=UnflushedDisk(), **SIZES.arguments()) as store:
+        for _ in range(60):
+            workload.put_some(store)
+
+
 class Interrupted(Exception):
     """As KeyboardInterrupt comes: between any two steps of the interpreter."""
 
@@ -64,6 +73,7 @@ def interrupt(*_: object) -> None:
     raise Interrupted
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("flush", MODES)
 @pytest.mark.parametrize("seed", range(10))
 def test_an_append_that_is_interrupted_spoils_nothing(tmp_path: Path, flush: str, seed: int):
