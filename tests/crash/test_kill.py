@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_batch_queues")]
 
 KILLS = 100
 KILLS_OF_A_STORE = 10
-KEYS_ASKED = 25
+KEYS_ASKED = 15
 MESSAGES_MAX = 3000  # of one thread of a writer that is not killed in time
 READING_S = 4
 

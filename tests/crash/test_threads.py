@@ -73,6 +73,24 @@ def interrupt(*_: object) -> None:
     raise Interrupted
 
 
+def close_in_time(store: whence.WritableStore) -> None:
+    """A lock that an interrupted thread left locked would be waited for without end."""
+    raised: list[BaseException] = []
+
+    def close() -> None:
+        try:
+            store.close()
+        except StoreError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=close, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), "the store cannot be closed"
+    for error in raised:
+        raise error
+
+
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("flush", MODES)
 @pytest.mark.parametrize("seed", range(10))
@@ -105,9 +123,9 @@ def test_an_append_that_is_interrupted_spoils_nothing(tmp_path: Path, flush: str
         assert not told or "interrupted" in told[0], told
     if told:
         with pytest.raises(StoreError, match="open the store again"):
-            store.close()
+            close_in_time(store)
     else:
-        store.close()
+        close_in_time(store)
     with whence.create(tmp_path / "store", flush=flush, disk=UnflushedDisk(), **SIZES.arguments()) as store:
         assert store.wait_dispatched(10)
         check_answers(store, check_log(tmp_path / "store", acknowledged), random, keys_asked=20)
