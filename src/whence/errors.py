@@ -66,7 +66,7 @@ class NotFoundError(StoreError):
 
 
 class FullError(StoreError):
-    """No room is left in the file."""
+    """No room is left, in a file or on the disk."""
 
 
 class SealedError(StoreError):

@@ -1,8 +1,10 @@
 """IndexFile: its shape, found in its bytes, and the walk of a chain, which always ends."""
 
 import os
+import shutil
 import struct
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,8 @@ from hypothesis import strategies as st
 from tests.golden import ALL, INDEX_FILES, GoldenIndexFile
 from tests.reference import IndexFileTwin, i32, i64, text_hash, walk
 from tests.store_maker import T
-from whence.errors import CorruptError, TruncatedError
+from whence.errors import CorruptError, NotFoundError, TruncatedError
+from whence.files.map_pool import MapPool
 from whence.store.index_file import DEFAULT_SHAPE, IndexFile, Shape
 
 NAME = "20260101120000000"
@@ -193,6 +196,32 @@ def test_wrong_counts_do_not_fit(tmp_path, wrong):
 def test_a_hint_that_does_not_fit_is_passed_over(tmp_path):
     file = IndexFile(write(tmp_path, twin_of(EXAMPLE)))
     assert file.resolve_shape([Shape(18, 7), Shape(1, 2)]) == Shape(13, 8)
+
+
+def rename_over(path):
+    other = path.with_name("new")
+    shutil.copyfile(path, other)
+    other.replace(path)
+
+
+CHANGES = {
+    "gone": Path.unlink,
+    "another inode": rename_over,
+    "an inode that was given again": lambda path: path.write_bytes(twin_of(EXAMPLE[:-1]).to_bytes()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_another_file_of_the_same_name_is_not_taken_for_the_one_before(tmp_path, change):
+    path, maps = write(tmp_path, twin_of(EXAMPLE)), MapPool()
+    file = IndexFile(path, maps)
+    header = file.header()
+    maps.clear()  # as it is when many others were looked at
+    assert file.header() == header
+    maps.clear()
+    change(path)
+    with pytest.raises(NotFoundError):
+        file.header()
 
 
 NO_SHAPE = {

@@ -20,11 +20,12 @@ ZEROS = bytes(PIECE_SIZE_MAX + 64)
 class MappedFile:
     """One file of a store, mapped read-only. Any number may be open on a file that a broker is writing.
 
-    ``data`` is a view of the map, ``size`` the file's length when it was mapped. What a writer puts into the
-    mapped part shows in ``data`` at once; a file that grew is opened again. An empty file has an empty view.
+    ``data`` is a view of the map, ``size`` the file's length when it was mapped; by ``inode`` one tells it from
+    another of the same name. What a writer puts into the mapped part shows in ``data`` at once; a file that grew is
+    opened again. An empty file has an empty view.
     """
 
-    __slots__ = ("_map", "data", "path", "size")
+    __slots__ = ("_map", "data", "inode", "path", "size")
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,7 +33,8 @@ class MappedFile:
         self.data = memoryview(b"")
         descriptor = open_regular(path)
         try:
-            self.size = os.fstat(descriptor).st_size
+            status = os.fstat(descriptor)
+            self.size, self.inode = status.st_size, status.st_ino
             if self.size:
                 self._map = mmap.mmap(descriptor, self.size, prot=mmap.PROT_READ)
                 self.data = memoryview(self._map)

@@ -55,12 +55,12 @@ def find(
     while True:
         try:
             return _find(stores, question, positions, tracer, progress)
-        except _ChainBrokenError:
+        except _BeginAnewError:
             continue  # at most once for each index file: it is not used any more
 
 
-class _ChainBrokenError(Exception):
-    """An index file that was believed has a damaged chain: what it gave so far may lack messages, too."""
+class _BeginAnewError(Exception):
+    """An index file that was believed has a damaged chain, or is gone: what it gave so far may lack messages, too."""
 
 
 def _find(
@@ -331,7 +331,7 @@ class LogSearch:
     # -- candidates ------------------------------------------------------------------------------------------
 
     def _walk(self, segment: Segment, file: IndexFile, hashes: set[int]) -> Iterator[int]:
-        """Candidates of one index file. Where a chain is damaged the search begins anew, without the file."""
+        """Candidates of one index file. If a chain is damaged, or it is gone, the search begins anew without it."""
         self._walked = file
         self._step("index_file", file=file, from_offset=segment.from_offset, to_offset=segment.to_offset)
         chains = [self._chain(segment, file, wanted) for wanted in hashes]
@@ -340,12 +340,16 @@ class LogSearch:
             yield from reversed(list(newest_first)) if self.question.oldest_first else newest_first
         except CorruptError as error:
             raise self._broken(file, error) from error
+        except NotFoundError as error:
+            self._step("skipped", file=file, why=str(error))
+            self.store.index.forget(file)
+            raise _BeginAnewError from error
         self._walked = None
 
-    def _broken(self, file: IndexFile, error: CorruptError) -> _ChainBrokenError:
+    def _broken(self, file: IndexFile, error: CorruptError) -> _BeginAnewError:
         self._step("bad_chain", file=file, why=str(error))
         self.store.index.distrust(file, error)
-        return _ChainBrokenError()
+        return _BeginAnewError()
 
     def _chain(self, segment: Segment, file: IndexFile, wanted: int) -> Iterator[int]:
         """Offsets of the items with this hash that lie in the segment, newest first."""
@@ -408,14 +412,14 @@ class LogSearch:
         begin_offset = self.cover.begin_offset
         straddling = {segment.file for segment in self.cover.segments if segment.file is not None}
         for file in (*self.cover.expired, *straddling):
-            if file.header().begin_physical_offset >= begin_offset:
-                continue
             try:
+                if file.header().begin_physical_offset >= begin_offset:
+                    continue
                 for wanted in hashes:
                     if any(item[1] == wanted and item[2] < begin_offset for item in file.walk(wanted)):
                         self._whys.add("probably_expired")
                         return
-            except CorruptError:
+            except (CorruptError, NotFoundError):
                 continue  # where it covers what is left of the log, the walk has told it
 
     def _hashes(self, keys: tuple[str, ...]) -> set[int]:

@@ -112,17 +112,19 @@ class Index:
         for name in sorted(found):
             file = known.get(name)
             # The first look may have been before the broker gave the file its length, or before it was repaired.
-            if file is None or self._states[name] != found[name]:
+            if file is None or self._states.get(name) != found[name]:
                 path = self.folder / name
-                self._maps.drop(path)
                 try:
                     file = IndexFile(path, self._maps)
+                except NotFoundError:
+                    continue  # it is gone by now
                 except StoreError as error:
                     self._unreadable.append(_unreadable(path, error))
                     continue
             self._files[name] = file
         self._states = found
         kept = set(self._files.values())
+        self._maps.keep({file.key for file in kept})
         self._unfit &= kept
         self._sampled &= kept
         self._distrusted = {file: error for file, error in self._distrusted.items() if file in kept}
@@ -141,10 +143,18 @@ class Index:
                 name,
                 self._states[name],
                 file in self._distrusted,
-                None if self._is_full(file) else bytes(file.data[:HEADER_SIZE]),
+                None if self._is_full(file) else self._header_now(file),
             )
             for name, file in self._files.items()
         )
+
+    def _header_now(self, file: IndexFile) -> object:
+        """The header's bytes; something that was never there before if the file is not there any more."""
+        try:
+            return bytes(file.data[:HEADER_SIZE])
+        except NotFoundError:
+            self.forget(file)
+            return object()
 
     def _is_full(self, file: IndexFile) -> bool:
         """Whether nothing can be put into a file any more, as far as is known."""
@@ -156,6 +166,11 @@ class Index:
     def distrust(self, file: IndexFile, error: CorruptError) -> None:
         """Cover nothing with this file any more: one of its chains is damaged, so any of them may be."""
         self._distrusted[file] = error
+
+    def forget(self, file: IndexFile) -> None:
+        """Look anew for what has this file's name: it is not there any more, or another one has taken its place."""
+        self._states.pop(file.path.name, None)
+        self._unfit.add(file)
 
     def cover(self, log: CommitLog) -> Cover:
         """Cut the log into what an index file covers and what has to be scanned."""
@@ -170,6 +185,9 @@ class Index:
                 continue
             try:
                 reach = self._reach(file, log)
+            except NotFoundError:
+                self.forget(file)
+                continue
             except (FormatError, StoreError) as error:
                 not_used.append(_not_used(file, error))
                 self._unfit.add(file)
@@ -191,6 +209,9 @@ class Index:
                 reaches.remove(newest)
                 not_used.append(_not_used(newest.file, error))
                 self._unfit.add(newest.file)
+            except NotFoundError:
+                reaches.remove(newest)
+                self.forget(newest.file)
 
         stretches: list[tuple[int, int, IndexFile | None]] = []
         position = begin_offset

@@ -1,11 +1,11 @@
-"""Cut an index file that is there to its first items, in place.
+"""Index files that a writer left: which of their slots lead where, and how they are cut to their first items.
 
-    items            below the cut they are never written: so a cut that was interrupted can be made again
-    slots            lead to items below the cut
-    header           counts them
-    items behind     are zero, so that nothing can ever lead to what they were
+A file is cut by making a new one of what is kept, which then takes its place. A reader may have the old one mapped,
+and believe all of its items: it goes on reading that, and sees by its name that there is another one now. Nothing of
+what is kept is ever written to, so that a cut that was interrupted can be made again.
 
-That is also the order of writing. Who reads meanwhile sees chains of the file as it was or as it will be.
+What a writer left above the header's count no reader counts. That is set right in place: first the slots, which then
+lead to items below the count, then zeros take the place of what is behind them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from whence.errors import CorruptError, UsageError
+from whence.errors import CorruptError, FullError, StoreError, UsageError
 from whence.files.disk import Disk, DiskFile
 from whence.files.mapped_file import MappedFile
 from whence.formats.rocketmq.index_file import (
+    FIRST_ITEM,
     NO_ITEM,
     IndexHeader,
     decode_slots,
@@ -35,20 +36,34 @@ if TYPE_CHECKING:
 
 SLOTS_AT_ONCE = 1 << 18  # not all: that would be 20 MB more
 ZEROED_AT_ONCE = 1 << 20
+COPIED_AT_ONCE = 1 << 20
 
 
 def cut_index_file(path: Path, shape: Shape, header: IndexHeader, disk: Disk) -> IndexHeader:
-    """Cut a file to the items that ``header`` counts; the header it has now, and all of it is flushed.
+    """Put a file of the items that ``header`` counts in the place of this one; the header it has. It is flushed.
 
     What the header tells of times and offsets is the caller's to know, from the log. Its slot count is not looked at:
     the slots are made anew from the items. CorruptError if those cannot be, because one is lost or was linked
-    otherwise: then only the log can tell what the index should be.
+    otherwise: then only the log can tell what the index should be. FullError if there is no room for a copy.
     """
-    with MappedFile(path) as mapped, disk.open(path) as file:
+    aside = path.with_name(f".{path.name}.new")
+    with MappedFile(path) as mapped:
         slots = linked_slots(mapped, shape, header.next_item)
         header = replace(header, slot_count=int(np.count_nonzero(slots)), item_count=header.next_item)
-        rewrite(file, mapped, shape, slots, header)
-        file.flush()
+        first, behind = (item_position(shape.slot_capacity, number) for number in (FIRST_ITEM, header.next_item))
+        disk.remove(aside)
+        try:
+            file = disk.create(aside, shape.file_size, reserve=True)
+        except StoreError as error:
+            raise FullError(f"{path}: cannot be cut: {error}") from error
+        with file:
+            for position in range(first, behind, COPIED_AT_ONCE):
+                file.write(mapped.data[position : min(position + COPIED_AT_ONCE, behind)], position)
+            write_slots(file, slots)
+            file.write(encode_header(header), 0)
+            file.flush()
+    disk.rename(aside, path)
+    disk.flush_folder(path.parent)
     return header
 
 
@@ -74,22 +89,34 @@ def counted_slots(mapped: MappedFile, shape: Shape, next_item: int) -> NDArray[n
     A writer that ended between two steps leaves slots that do. They lead to the older part of their chains here; if
     that cannot be found, all slots are made anew.
     """
+    slots = stored_slots(mapped, shape)
+    return slots if lead_below(mapped, shape, next_item, slots) else linked_slots(mapped, shape, next_item)
+
+
+def stored_slots(mapped: MappedFile, shape: Shape) -> NDArray[np.int32]:
+    """The slots as the file has them."""
+    _check_size(mapped, shape)
+    return decode_slots(mapped.data[slot_position(0) : slot_position(shape.slot_capacity)]).astype(np.int32)
+
+
+def lead_below(mapped: MappedFile, shape: Shape, next_item: int, slots: NDArray[np.int32]) -> bool:
+    """Let slots that lead to ``next_item`` or above lead to the older part of their chains; False if one is lost."""
     from whence.kernels.index_items import ALL_WALKED, walk_heads_back
 
-    view = _view(mapped, shape)
-    slots = decode_slots(mapped.data[slot_position(0) : slot_position(shape.slot_capacity)]).astype(np.int32)
-    if walk_heads_back(view, shape.item_capacity, next_item, slots) != ALL_WALKED:
-        return linked_slots(mapped, shape, next_item)
-    return slots
+    return bool(walk_heads_back(_view(mapped, shape), shape.item_capacity, next_item, slots) == ALL_WALKED)
 
 
 def _view(mapped: MappedFile, shape: Shape) -> NDArray[np.uint8]:
     from whence.kernels.chains import file_view
 
+    _check_size(mapped, shape)
+    return file_view(mapped.data, shape.slot_capacity, shape.item_capacity)
+
+
+def _check_size(mapped: MappedFile, shape: Shape) -> None:
     if mapped.size != shape.file_size:
         what = f"has {mapped.size} bytes; with {shape.slot_capacity} slots and {shape.item_capacity} items it has"
         raise CorruptError(f"{what} {shape.file_size}", path=mapped.path)
-    return file_view(mapped.data, shape.slot_capacity, shape.item_capacity)
 
 
 def rewrite(file: DiskFile, mapped: MappedFile, shape: Shape, slots: NDArray[np.int32], header: IndexHeader) -> None:

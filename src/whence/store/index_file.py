@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from whence.errors import CorruptError, TruncatedError
+from whence.errors import CorruptError, NotFoundError, TruncatedError
 from whence.files.map_pool import MapPool
 from whence.files.mapped_file import MappedFile
+from whence.formats.buffers import Buffer
 from whence.formats.rocketmq.index_file import (
     DEFAULT_ITEM_CAPACITY,
     DEFAULT_SLOT_CAPACITY,
@@ -54,7 +55,7 @@ DEFAULT_SHAPE = Shape(DEFAULT_SLOT_CAPACITY, DEFAULT_ITEM_CAPACITY)
 
 
 class IndexFile:
-    """One file of ``index/``; a broker may be putting items into it.
+    """One file of ``index/``; a broker may be putting items into it. It is this file, whatever has its name later.
 
     A reader takes the header first and believes no item at or above its count. A slot may already lead to such
     items, since a writer sets slots before the count: they are followed down to the older part of the chain.
@@ -63,12 +64,27 @@ class IndexFile:
     def __init__(self, path: Path, maps: MapPool | None = None) -> None:
         self.path = path
         self._maps = MapPool() if maps is None else maps
+        self.key = object()  # of its map in the pool: not the file itself, so that both go when nobody has it
+        self._inode = -1
+        self._seen_count = 0
         self.size = self._map().size
         self.shape: Shape | None = None
 
     def _map(self) -> MappedFile:
-        mapped = self._maps.get(self.path)
-        return self._maps.put(self.path, MappedFile(self.path)) if mapped is None else mapped
+        mapped = self._maps.get(self.key)
+        return self._maps.put(self.key, self._opened()) if mapped is None else mapped
+
+    def _opened(self) -> MappedFile:
+        """The file, mapped; NotFoundError also if another one has its name now.
+
+        One sees that by the inode or, since a number is given again, by the count: that of a file never falls.
+        """
+        mapped = MappedFile(self.path)
+        if self._inode == -1:
+            self._inode = mapped.inode
+        elif mapped.inode != self._inode or _item_count(mapped.data) < self._seen_count:
+            raise NotFoundError(f"{self.path}: another file has taken its place")
+        return mapped
 
     @property
     def data(self) -> memoryview:
@@ -90,6 +106,7 @@ class IndexFile:
                 position=self.size,
                 path=self.path,
             )
+        self._seen_count = _item_count(before)
         return before
 
     def header(self) -> IndexHeader:
@@ -147,6 +164,11 @@ class IndexFile:
                 what = f"item {number} points to item {previous}, which is not older"
                 raise CorruptError(what, position=at + 16, path=self.path)
             number = previous
+
+
+def _item_count(data: Buffer) -> int:
+    """What a header counts; 0 where there is none."""
+    return decode_header(data).item_count if len(data) >= HEADER_SIZE else 0
 
 
 def infer_shape(data: memoryview, header: IndexHeader, hints: Iterable[Shape]) -> Shape | None:

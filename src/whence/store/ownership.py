@@ -140,7 +140,7 @@ def is_indexed_by_us(folder: Path, files: Sequence[IndexFile]) -> bool:
     name, newest = ownership.flushed.index_name, ownership.flushed.index_header
     try:
         headers = {file.path.name: file.header() for file in files}
-    except FormatError:
+    except (FormatError, NotFoundError):
         return False
     is_as_left = headers.get(name) == newest
     return is_as_left and all(file.end_physical_offset <= newest.end_physical_offset for file in headers.values())

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from whence.errors import CorruptError, FormatError, StoreError, UsageError
+from whence.errors import CorruptError, FormatError, FullError, StoreError, UsageError
 from whence.files.disk import ZEROS, Disk
 from whence.files.folder import files_in, folders_in, is_folder
 from whence.files.mapped_file import MappedFile
@@ -31,9 +31,10 @@ from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY
 from whence.formats.rocketmq.index_file import FIRST_ITEM, decode_items, item_position
 from whence.store.commit_log import CommitLog, is_half
 from whence.store.index_builder import BuiltFile
-from whence.store.index_cut import cut_index_file
+from whence.store.index_cut import cut_index_file, rewrite
 from whence.store.index_file import IndexFile
-from whence.store.message_store import read_checkpoint
+from whence.store.index_proof import prove
+from whence.store.message_store import Dialect, read_checkpoint
 from whence.store.ownership import NO_INDEX, Flushed, Ownership, is_same_log
 from whence.store.queue_files import cut_queue, queue_tail
 from whence.store.scan import Reason
@@ -64,6 +65,7 @@ class Recovery:
         self._log = CommitLog(*ownership.settings.log_paths(folder))
         self._log.use_kernel()
         self._flushed = ownership.flushed
+        self._end = 0  # of the log
         self._index_from = 0
         self._kept_aside: list[Path] = []
 
@@ -73,7 +75,7 @@ class Recovery:
             self._check_log()
             if not is_same_log(self._log, self._flushed):
                 self._flushed = Flushed()
-            end = self._find_end()
+            self._end = end = self._find_end()
             self._cut_log(end)
             begin = min(self._log.begin_offset, end)
             queues_from, queues_size = self._recover_queues(begin, end)
@@ -243,12 +245,16 @@ class Recovery:
         there = _index_files(folder)
         kept = self._known_to_be_right(there)
         is_whole = self._is_clean and all(file.header == there[file.path.name].header() for file in kept[-1:])
+        if kept and not is_whole:
+            proven = self._prove_file(kept[-1])
+            if proven is not None:
+                kept[-1], is_whole = proven, True
         while kept and not (is_whole and kept[-1].header.end_physical_offset < self._index_from):
             last = self._cut_file(kept.pop())
             is_whole = True  # the one before was full: nothing was written to it since it was flushed
             if last is not None:
                 kept.append(last)
-        removed = there.keys() - {file.path.name for file in kept}
+        removed = _names_in(folder) - {file.path.name for file in kept}
         for name in sorted(removed, reverse=True):
             self._disk.remove(folder / name)
         if removed:
@@ -278,10 +284,36 @@ class Recovery:
         self._index_from = max(self._log.begin_offset, min(self._index_from, end))
         return kept
 
+    def _prove_file(self, file: BuiltFile) -> BuiltFile | None:
+        """The newest file with all that it holds, if the log proves it; what its writer did not finish is put right.
+
+        Then dispatch goes on behind it. That is so if its writer was killed: what it wrote is there.
+        """
+        if file.header.end_physical_offset >= self._index_from:
+            return None
+        shape = self._settings.shape
+        with MappedFile(file.path) as mapped:
+            proven = prove(
+                mapped,
+                shape,
+                file.header,
+                self._log,
+                self._index_from,
+                self._end,
+                tags=self._settings.dialect is Dialect.V5_5,
+            )
+            if proven is None:
+                return None
+            with self._disk.open(file.path) as changed:
+                rewrite(changed, mapped, shape, proven.slots, proven.header)
+                changed.flush()
+        self._index_from = proven.end_offset
+        return BuiltFile(file.path, proven.header)
+
     def _cut_file(self, file: BuiltFile) -> BuiltFile | None:
         """Cut a file to the items of messages before the point where dispatch goes on; None if nothing is left of it.
 
-        Nothing is left of a damaged one, either: then dispatch goes on where it began.
+        Nothing is left of a damaged one, either, nor where a copy has no room: then dispatch goes on where it began.
         """
         shape, header, below = self._settings.shape, file.header, self._index_from
         with MappedFile(file.path) as mapped:
@@ -300,16 +332,20 @@ class Recovery:
             return None
         try:
             return BuiltFile(file.path, cut_index_file(file.path, shape, header, self._disk))
-        except CorruptError:
+        except (CorruptError, FullError):
             self._index_from = max(self._log.begin_offset, header.begin_physical_offset)
             return None
 
 
+def _names_in(folder: Path) -> set[str]:
+    """Of the files in ``index/``, and of those that were being made to take the place of one."""
+    names = files_in(folder) if is_folder(folder) else ()
+    return {name for name in names if is_digits(name) or is_digits(name.removeprefix(".").removesuffix(".new"))}
+
+
 def _index_files(folder: Path) -> dict[str, IndexFile]:
     """What is in ``index/``, by name."""
-    if not is_folder(folder):
-        return {}
-    return {name: IndexFile(folder / name) for name in sorted(files_in(folder)) if is_digits(name)}
+    return {name: IndexFile(folder / name) for name in sorted(_names_in(folder)) if is_digits(name)}
 
 
 def _written_pieces(file: MappedFile, position: int) -> list[tuple[int, memoryview]]:
