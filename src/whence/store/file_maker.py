@@ -6,9 +6,10 @@ the midst of a write), it is flushed, and so is its folder.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 from whence.errors import StoreError
 from whence.files.disk import ZEROS, Disk, DiskFile
@@ -30,8 +31,28 @@ class NewFile:
         self.file.close()
 
 
+class _Asked:
+    """A file that is asked for: ``gate`` opens when it is ``made``, or could not be, for ``error``."""
+
+    __slots__ = ("base", "error", "gate", "made")
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+        self.made: NewFile | None = None
+        self.error: Exception | None = None
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
+    @property
+    def is_done(self) -> bool:
+        return self.made is not None or self.error is not None
+
+
 class FileMaker:
     """Makes files of one size. One thread asks for them and takes them.
+
+    That thread may be interrupted at any point, by Ctrl-C. What it shares with the one that makes files can be left
+    in no state for which the other waits without end: a SimpleQueue, and gates that only the maker opens.
 
     With ``warm_up`` zeros are written into a file before it is used, and it is held in memory as far as the system
     allows. That brings two things. A write finds its page in memory and need not make it. And a flush has only data
@@ -45,31 +66,48 @@ class FileMaker:
         self._disk = disk
         self._warm_up = warm_up
         self._is_closed = False
-        self._thread = ThreadPoolExecutor(1, "whence-file-maker")
-        self._asked: dict[int, Future[NewFile]] = {}
+        self._asked: dict[int, _Asked] = {}
+        self._to_make: SimpleQueue[_Asked | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._make_all, name="whence-file-maker", daemon=True)
+        self._thread.start()
 
     def ask(self, base: int) -> None:
         """Have the file made whose first byte has this offset; it is no error if it was asked for before."""
         if base not in self._asked:
-            self._asked[base] = self._thread.submit(self._make, base)
+            self._asked[base] = asked = _Asked(base)
+            self._to_make.put(asked)
 
     def take(self, base: int, timeout_s: float) -> NewFile:
         """The file, as soon as it is there. A StoreError tells why it is not; one may ask again."""
         asked = self._asked.get(base)
-        if asked is not None and asked.done():
-            if asked.exception() is not None:
-                del self._asked[base]  # it could not be made ahead; there may be room by now
-            elif not asked.result().file.is_there():
-                # A broker that is started by mistake removes it: it recovers a store before it looks at the lock.
-                self._asked.pop(base).result().close()
+        if asked is not None and asked.error is not None:
+            del self._asked[base]  # it could not be made ahead; there may be room by now
+        elif asked is not None and asked.made is not None and not asked.made.file.is_there():
+            # A broker that is started by mistake removes it: it recovers a store before it looks at the lock.
+            del self._asked[base]
+            asked.made.close()
         self.ask(base)
         asked = self._asked[base]
-        try:
-            made = asked.result(timeout_s)
-        except TimeoutError as error:
-            raise StoreError(f"{self._path_of(base)}: was not made within {timeout_s:g} s") from error
+        if not asked.is_done:
+            asked.gate.acquire(timeout=timeout_s)
+        if not asked.is_done:
+            raise StoreError(f"{self._path_of(base)}: was not made within {timeout_s:g} s")
         del self._asked[base]
-        return made
+        if asked.made is None:
+            assert asked.error is not None
+            raise asked.error
+        return asked.made
+
+    def _make_all(self) -> None:
+        """Make what is asked for, until nothing more is to come."""
+        while (asked := self._to_make.get()) is not None:
+            try:
+                if self._is_closed:
+                    raise StoreError(f"{self._path_of(asked.base)}: is not needed any more")
+                asked.made = self._make(asked.base)
+            except Exception as error:
+                asked.error = error
+            asked.gate.release()
 
     def _make(self, base: int) -> NewFile:
         path = self._path_of(base)
@@ -97,10 +135,10 @@ class FileMaker:
     def close(self) -> None:
         """Remove the files that nobody took."""
         self._is_closed = True
-        self._thread.shutdown(cancel_futures=True)
+        self._to_make.put(None)
+        self._thread.join()
         for asked in self._asked.values():
-            if not asked.cancelled() and asked.exception() is None:
-                made = asked.result()
-                made.close()
-                self._disk.remove(made.file.path)
+            if asked.made is not None:
+                asked.made.close()
+                self._disk.remove(asked.made.file.path)
         self._asked.clear()
