@@ -327,7 +327,7 @@ class _IndexWriter:
         places = list(zip(timestamps_ms[[0, -1]].tolist(), physical_offsets[[0, -1]].tolist(), strict=True))
         self._ends = [self._ends[0] if self._ends else places[0], places[1]]
         previous_items = np.empty(len(key_hashes), np.int32)
-        self._slot_count += link_items(key_hashes, self._next_item, self._slots, previous_items)
+        self._slot_count += link_items(key_hashes.astype(np.int32), self._next_item, self._slots, previous_items)
         items = np.empty(len(key_hashes), ITEM)
         items["key_hash"], items["physical_offset"] = key_hashes, physical_offsets
         items["time_diff_s"], items["previous_item"] = (timestamps_ms - self._ends[0][0]) // 1000, previous_items

@@ -155,9 +155,12 @@ def scan_by_kernel(
         count = len(scan.messages)
         taken = messages[: result.message_count]
         starts = taken["physical_offset"] - base_offset
-        scan.messages += [
-            texts(row, array, start) for row, start in zip(as_dicts(taken), starts.tolist(), strict=True)
-        ]
+        topics: dict[int, NDArray[np.uint8]] = {}
+        for row, start in zip(as_dicts(taken), starts.tolist(), strict=True):
+            topics[start] = array[start + row["topic_at"] :][: row["topic_size"]]
+            before = row.pop("topic_before")
+            assert before == 0 or np.array_equal(topics[start - before], topics[start])
+            scan.messages.append(texts(row, array, start))
         for row in as_dicts(items[: result.item_count]):
             start = starts[row["message"]]
             scan.items.append(texts(row | {"message": count + row["message"]}, array, start))

@@ -275,6 +275,28 @@ def test_record_crc_covers_topic_and_properties():
             assert assert_alike(front + flipped, base_offset, check_crc=False).status == Status.END
 
 
+def test_a_record_leads_to_one_with_the_same_topic_before_it():
+    """Topics of equal hashes share a place, where the one that was met last stands."""
+    data, starts = b"", []
+    topics = ("Aa", "Bb", "Aa", "Aa", "BB", "Aa", "Bb", "Ab", "Aa")
+    for topic in topics:
+        starts.append(len(data))
+        data += encode_record(replace(RECORD, topic=topic, physical_offset=BASE_OFFSET + len(data)))
+    messages, items = np.zeros(9, SCANNED), np.zeros(ITEMS_MAX, ITEMS)
+    scan_stretch(
+        np.frombuffer(data, np.uint8),
+        BASE_OFFSET,
+        0,
+        len(data),
+        check_crc=True,
+        tags=False,
+        messages=messages,
+        items=items,
+    )
+    led_to = np.array(starts) - messages["topic_before"]
+    assert [starts.index(start) for start in led_to] == [0, 1, 0, 0, 4, 5, 1, 7, 5]
+
+
 @pytest.mark.slow
 def test_scan_goes_on_where_there_was_no_room():
     """With rows for one message and items for one that is all keys, each call takes one."""

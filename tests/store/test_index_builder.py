@@ -115,6 +115,20 @@ def test_any_batches_give_the_bytes_of_the_twin(messages, shape, data):
         assert [path.name for path in sorted(Path(folder).iterdir())] == [file.path.name for file in built]
 
 
+@given(st.lists(ROWS, min_size=1, max_size=40), st.sampled_from("<>"))
+def test_fields_of_rows_are_put_as_they_are(rows, order):
+    """Whatever lies between them, and in whatever byte order they are."""
+    shape = Shape(7, 50)
+    table = np.array(
+        [(1, key_hash, 2, offset, time_ms) for key_hash, offset, time_ms in rows],
+        f"i1, {order}i4, i2, {order}i8, {order}i8",
+    )
+    with TemporaryDirectory() as folder, TemporaryDirectory() as other:
+        builder = IndexBuilder(Path(folder), shape, UnflushedDisk())
+        builder.put(table["f1"], table["f3"], table["f4"])
+        assert bytes_of(builder.finish()) == bytes_of(build(Path(other), rows, shape))
+
+
 @given(st.lists(ROWS, min_size=1, max_size=40), SHAPES, st.data())
 def test_going_on_behind_the_newest_file_gives_the_same_bytes(rows, shape, data):
     cut = data.draw(st.integers(1, len(rows)))

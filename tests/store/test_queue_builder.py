@@ -87,11 +87,32 @@ FILLED = tuple(decode_entries(FILLER)[0].tolist())
 
 
 def test_queues_of_topics_with_equal_hashes_are_told_apart(tmp_path):
-    records = place([Record(topic=topic, queue=1) for topic in ("Aa", "BB", "AaBBAaBBAa", "BBAaAaBBBB")])
-    assert len({java_hash(record.topic + "#") for record in records}) == 2
+    topics = ("Aa", "BB", "AaBBAaBBAa", "BBAaAaBBBB")
+    assert len({java_hash(topic + "#") for topic in topics}) == 2
+    order = [*topics, *topics[::-1], "Aa", "Aa", "BB", "Aa"]
+    records = place(
+        [Record(topic=topic, queue=1, queue_offset=order[:at].count(topic)) for at, topic in enumerate(order)]
+    )
     assert build(tmp_path, records).queue_count == 4
-    for record in records:
-        assert entries_of(tmp_path / record.topic / "1")[0] == entry(record)
+    for topic in topics:
+        expected = [entry(record) for record in records if record.topic == topic]
+        assert entries_of(tmp_path / topic / "1")[: len(expected)] == expected
+
+
+@pytest.mark.parametrize("kept", [slice(1, None), slice(2, None, 3), slice(5, 9)])
+def test_rows_need_not_be_all_of_those_that_were_scanned(tmp_path, kept):
+    """A row tells of a record with the same topic, which may not be among those that are put."""
+    records = place([Record(topic=topic, queue=queue) for topic in ("Aa", "BB") * 3 for queue in (0, 1)])
+    log, _ = encode_log_file(records, BASE, 1 << 20)
+    data = np.frombuffer(log, np.uint8)
+    messages, items = np.empty(len(records), SCANNED), np.empty(ITEMS_MAX, ITEMS)
+    scan_stretch(data, BASE, 0, len(data), check_crc=True, tags=False, messages=messages, items=items)
+    builder = QueueBuilder(tmp_path, FILE_SIZE, UnflushedDisk())
+    builder.put(data, BASE, messages[kept].copy())
+    assert builder.finish().entry_count == len(records[kept])
+    for record in records[kept]:
+        expected = [entry(one) for one in records[kept] if (one.topic, one.queue) == (record.topic, record.queue)]
+        assert entries_of(tmp_path / record.topic / str(record.queue))[: len(expected)] == expected
 
 
 def test_a_queue_that_begins_later_has_fillers_before_its_first_entry(tmp_path):

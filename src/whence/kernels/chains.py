@@ -32,7 +32,7 @@ from whence.errors import CorruptError, TruncatedError, UsageError
 from whence.formats.rocketmq.index_file import HEADER_SIZE, ITEM, ITEM_SIZE, NO_ITEM, SLOT, SLOT_SIZE, file_size
 from whence.kernels import inlined, kernel
 from whence.kernels.hashing import fold_hash, java_hash
-from whence.kernels.intrinsics import I8, I32, address_of, load_i32, load_i64
+from whence.kernels.intrinsics import I8, I32, address_of, load_i32, load_i64, load_int, place_of
 
 FOUND = np.dtype([("key_number", np.int64), ("item_number", np.int64), ("physical_offset", np.int64)])
 NO_DAMAGE = -1
@@ -48,16 +48,25 @@ LANE = np.dtype([("key_number", np.int64), ("key_hash", np.int64), ("slot", np.i
 IDLE = -1
 
 
-@kernel
-def link_items(key_hashes: Any, first_item: int, slots: Any, previous_items: Any) -> int:
+def link_items(
+    key_hashes: NDArray[np.int32], first_item: int, slots: NDArray[np.int32], previous_items: NDArray[np.int32]
+) -> int:
     """Push items onto the chains of their slots, oldest first.
 
-    Item ``first_item + i`` has ``key_hashes[i]``. Fills ``previous_items`` and updates ``slots`` in place; both in
-    native byte order. Returns how many slots went from empty to used.
+    Item ``first_item + i`` has ``key_hashes[i]``, which may be a field of rows. Fills ``previous_items`` and updates
+    ``slots`` in place; both in native byte order. Returns how many slots went from empty to used.
     """
+    assert key_hashes.dtype == np.int32
+    return _link_items(*place_of(key_hashes), len(key_hashes), first_item, slots, previous_items)
+
+
+@kernel
+def _link_items(
+    key_hashes_at: int, key_hashes_step: int, count: int, first_item: int, slots: Any, previous_items: Any
+) -> int:
     used = 0
-    for i in range(len(key_hashes)):
-        slot = slot_of(key_hashes[i], len(slots))
+    for i in range(count):
+        slot = slot_of(load_int(key_hashes_at + i * key_hashes_step), len(slots))
         previous_items[i] = slots[slot]
         used += slots[slot] == NO_ITEM
         slots[slot] = first_item + i

@@ -26,7 +26,16 @@ from whence.formats.rocketmq.index_file import (
 )
 from whence.kernels import kernel
 from whence.kernels.chains import BAD_LINK, follow, is_member, link_items, slot_of
-from whence.kernels.intrinsics import address_of, load_i32, order_stores, store_i32, store_i64
+from whence.kernels.intrinsics import (
+    address_of,
+    load_i32,
+    load_int,
+    load_word,
+    order_stores,
+    place_of,
+    store_i32,
+    store_i64,
+)
 
 TIME_DIFF_MAX = 2**31 - 1
 ALL_WALKED = -1
@@ -60,36 +69,49 @@ def encode_linked_items(
     """The bytes of items ``first_item``, ``first_item + 1`` ...; ``slots`` is brought up to date.
 
     ``begin_ms`` is the file's begin as its header tells it before these items; the first item of a file sets it for
-    those behind, and is itself counted from what the file inherited.
+    those behind, and is itself counted from what the file inherited. The columns may be fields of rows.
     """
-    previous_items = np.empty(len(key_hashes), np.int32)
+    count = len(key_hashes)
+    previous_items = np.empty(count, np.int32)
     used = link_items(key_hashes, first_item, slots, previous_items)
-    data = np.empty(len(key_hashes) * ITEM_SIZE, np.uint8)
-    _encode_items(key_hashes, physical_offsets, store_timestamps_ms, begin_ms, first_item, previous_items, data)
+    data = np.empty(count * ITEM_SIZE, np.uint8)
+    _encode_items(
+        *place_of(key_hashes),
+        *place_of(physical_offsets),
+        *place_of(store_timestamps_ms),
+        begin_ms,
+        first_item,
+        previous_items,
+        data,
+    )
     return LinkedItems(data.data, previous_items, used)
 
 
 @kernel
 def _encode_items(
-    key_hashes: Any,
-    physical_offsets: Any,
-    store_timestamps_ms: Any,
+    key_hashes_at: int,
+    key_hashes_step: int,
+    physical_offsets_at: int,
+    physical_offsets_step: int,
+    store_timestamps_at: int,
+    store_timestamps_step: int,
     begin_ms: int,
     first_item: int,
     previous_items: Any,
     data: Any,
 ) -> None:
     at = address_of(data)
-    for i in range(len(key_hashes)):
+    for i in range(len(previous_items)):
+        store_timestamp_ms = load_word(store_timestamps_at + i * store_timestamps_step)
         time_diff_s = 0
         if begin_ms > 0:
-            time_diff_s = min(max((store_timestamps_ms[i] - begin_ms) // 1000, 0), TIME_DIFF_MAX)
-        store_i32(at, key_hashes[i])
-        store_i64(at + _PHYSICAL_OFFSET_AT, physical_offsets[i])
+            time_diff_s = min(max((store_timestamp_ms - begin_ms) // 1000, 0), TIME_DIFF_MAX)
+        store_i32(at, load_int(key_hashes_at + i * key_hashes_step))
+        store_i64(at + _PHYSICAL_OFFSET_AT, load_word(physical_offsets_at + i * physical_offsets_step))
         store_i32(at + _TIME_DIFF_AT, time_diff_s)
         store_i32(at + _PREVIOUS_ITEM_AT, previous_items[i])
         if first_item + i == FIRST_ITEM:
-            begin_ms = store_timestamps_ms[i]
+            begin_ms = store_timestamp_ms
         at += ITEM_SIZE
 
 

@@ -16,6 +16,9 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from whence.kernels import inlined
 
 if sys.byteorder != "little":
     raise ImportError("the kernels of whence load words as a little-endian processor does")
@@ -50,6 +53,15 @@ def address_of(typing_context: Any, data: Any) -> Any:
     return types.int64(data), generate
 
 
+def place_of(column: NDArray[Any]) -> tuple[int, int]:
+    """Where the first number of a column lies, and how far it is to the next: for kernels that take a field of rows
+    as it is. To Numba it would be another type than an array without gaps, and a kernel would be compiled for each.
+
+    The caller holds the array as long as its address is used.
+    """
+    return column.__array_interface__["data"][0], column.strides[0]
+
+
 def _loader(kind: ir.IntType, *, big_endian: bool) -> Any:
     def typed(typing_context: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -64,6 +76,7 @@ def _loader(kind: ir.IntType, *, big_endian: bool) -> Any:
 
 
 load_word = _loader(I64, big_endian=False)  # eight bytes, the first one lowest
+load_int = _loader(I32, big_endian=False)  # four bytes as an array holds them, sign-extended
 load_i8 = _loader(I8, big_endian=False)
 load_i16 = _loader(I16, big_endian=True)  # integers as the formats write them; shorter ones are sign-extended
 load_i32 = _loader(I32, big_endian=True)
@@ -176,3 +189,18 @@ def prefetch(typing_context: Any, address: Any) -> Any:
         return context.get_dummy_value()
 
     return types.none(types.int64), generate
+
+
+@inlined
+def is_equal(a: int, b: int, size: int) -> bool:
+    """Whether the same bytes lie at both addresses. Reads nothing but them."""
+    differing = 0
+    if size < 8:
+        for i in range(size):
+            differing |= load_i8(a + i) ^ load_i8(b + i)
+        return differing == 0
+    at = 0
+    while at < size - 8:
+        differing |= load_word(a + at) ^ load_word(b + at)
+        at += 8
+    return differing | (load_word(a + size - 8) ^ load_word(b + size - 8)) == 0

@@ -17,13 +17,14 @@ import numpy as np
 from whence.formats.rocketmq.consume_queue import ENTRY, ENTRY_SIZE
 from whence.formats.rocketmq.sys_flag import TRANSACTION_MASK, Transaction
 from whence.kernels import inlined, kernel
-from whence.kernels.intrinsics import address_of, load_i8, load_word, prefetch, store_i32, store_i64
+from whence.kernels.intrinsics import address_of, is_equal, load_i8, prefetch, store_i32, store_i64
 
 QUEUE = np.dtype(
     [
         ("topic_at", np.int64),  # where its topic's bytes lie in the array of topics
         ("next_offset", np.int64),  # the queue offset that the next entry gets; NOTHING_YET before the first
         ("physical_end", np.int64),  # behind the message of its last entry; 0 before the first
+        ("topic_record", np.int64),  # a record with its topic, which ``topic_before`` leads to; or NOTHING_YET
         ("topic_size", np.int32),
         ("topic_hash", np.int32),
         ("queue", np.int32),
@@ -82,19 +83,25 @@ def number_queues(
     inner_count = 0
     for row in range(first, len(messages)):
         ahead = messages[min(row + _AHEAD, len(messages) - 1)]
-        prefetch(data_at + ahead.physical_offset - base_offset + ahead.topic_at)
+        if ahead.topic_before == 0:
+            prefetch(data_at + ahead.physical_offset - base_offset + ahead.topic_at)
         message = messages[row]
         transaction = message.sys_flag & TRANSACTION_MASK
         if transaction != _NONE and transaction != _COMMIT:
             numbers[row] = NO_QUEUE
             continue
         topic = data_at + message.physical_offset - base_offset + message.topic_at
+        topic_record = message.physical_offset - message.topic_before
         place = table_place(message.topic_hash, message.queue, mask)
         while table[place] != NO_QUEUE:
             known = queues[table[place]]
             if known.topic_hash == message.topic_hash and known.queue == message.queue:
+                if message.topic_before and known.topic_record == topic_record:
+                    break
                 if known.topic_size == message.topic_size:
                     if is_equal(topic, topics_at + known.topic_at, message.topic_size):
+                        if message.topic_before:
+                            known.topic_record = topic_record
                         break
             place = (place + 1) & mask
         if table[place] == NO_QUEUE:
@@ -105,6 +112,7 @@ def number_queues(
             new.topic_at = topics_size
             new.next_offset = NOTHING_YET
             new.physical_end = 0
+            new.topic_record = NOTHING_YET
             new.topic_size = message.topic_size
             new.topic_hash = message.topic_hash
             new.queue = message.queue
@@ -137,21 +145,6 @@ def table_place(topic_hash: int, queue: int, mask: int) -> int:
     """Where to look first: neighbouring queues of a topic lie side by side."""
     h = (topic_hash & 0xFFFFFFFF) * 0x9E3779B97F4A7C1 & 0x7FFFFFFFFFFFFFFF
     return ((h >> 24) + queue) & mask
-
-
-@inlined
-def is_equal(a: int, b: int, size: int) -> bool:
-    """Whether the same bytes lie at both addresses. Reads nothing but them."""
-    differing = 0
-    if size < 8:
-        for i in range(size):
-            differing |= load_i8(a + i) ^ load_i8(b + i)
-        return differing == 0
-    at = 0
-    while at < size - 8:
-        differing |= load_word(a + at) ^ load_word(b + at)
-        at += 8
-    return differing | (load_word(a + size - 8) ^ load_word(b + size - 8)) == 0
 
 
 @kernel

@@ -37,6 +37,7 @@ from whence.kernels.intrinsics import (
     LANES,
     address_of,
     first_bit,
+    is_equal,
     load_i8,
     load_i16,
     load_i32,
@@ -66,6 +67,7 @@ SCANNED = np.dtype(
         ("delay_level_at", np.int32),
         ("delay_level_size", np.int16),
         ("has_inner", np.int16),  # whether a property tells of an inner batch or of light queues
+        ("topic_before", np.int64),  # so many bytes before it begins one with the same topic; 0 if none is known
     ],
     align=True,
 )
@@ -149,7 +151,7 @@ def scan_stretch(
     data = data.view()
     data.flags.writeable = False  # for Numba, read-only bytes are another type: one of the two is compiled
     message_count, item_count, next_position, status, detail = _scan(
-        data, base_offset, position, end, check_crc, tags, messages, items
+        data, base_offset, position, end, check_crc, tags, messages, items, np.zeros(_TOPIC_PLACES, _TOPIC)
     )
     return ScanResult(message_count, item_count, next_position, Status(status), detail)
 
@@ -193,10 +195,23 @@ _AHEAD = 4096
 _LINES = 10
 _LINE = 64
 
+# Topics that the scan has met, each at a place that its hash tells, where it may have to make room for another. Who
+# numbers them looks at the bytes of a few records then, not at those of all, which have left the cache by that time.
+_TOPIC = np.dtype([("record", np.int64), ("at", np.int64), ("size", np.int64), ("hash", np.int64)])
+_TOPIC_PLACES = 256
+
 
 @kernel
 def _scan(
-    data: Any, base_offset: int, position: int, end: int, check_crc: bool, tags: bool, messages: Any, items: Any
+    data: Any,
+    base_offset: int,
+    position: int,
+    end: int,
+    check_crc: bool,
+    tags: bool,
+    messages: Any,
+    items: Any,
+    topics: Any,
 ) -> tuple[int, int, int, int, int]:
     """Take one record after the other, as the head of this module says.
 
@@ -318,6 +333,7 @@ def _scan(
         message.delay_level_at = texts.delay_level_at - record
         message.delay_level_size = texts.delay_level_size
         message.has_inner = texts.has_inner
+        message.topic_before = _same_topic(topics, record, topic_at, topic_size, topic_hash)
 
         first_item = item_count
         if sys_flag & TRANSACTION_MASK != _ROLLBACK:
@@ -351,6 +367,19 @@ def _scan(
         message_count += 1
         position += size
     return message_count, item_count, position, status, detail
+
+
+@inlined
+def _same_topic(topics: Any, record: int, at: int, size: int, h: int) -> int:
+    """How many bytes before the record one begins that was met with the same topic; 0 if there is none."""
+    topic = topics[h % _TOPIC_PLACES]
+    if topic.hash == h and topic.size == size and is_equal(topic.at, at, size):
+        return record - topic.record
+    topic.record = record
+    topic.at = at
+    topic.size = size
+    topic.hash = h
+    return 0
 
 
 @inlined
