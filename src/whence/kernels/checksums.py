@@ -76,7 +76,7 @@ def _look_up(word: int, behind: int) -> int:
     return found & ALL_ONES
 
 
-@kernel
+@inlined
 def crc32_by_folding(at: int, size: int, readable_from: int) -> int:
     """CRC-32 of the ``size`` bytes at the address ``at``, 64 a step."""
     if size < 4 or at + size % BLOCK < readable_from + BLOCK:  # _fold would read before

@@ -92,6 +92,15 @@ def extend_hash_ascii(h: int, address: int, size: int) -> tuple[int, int]:
     return h, seen >> BLOCK
 
 
+@inlined
+def join_hashes(h: int, end_hash: int, end_size: int) -> int:
+    """The hash, in the low 32 bits, of a text: its beginning has the hash ``h``, its last characters ``end_hash``."""
+    while end_size > BLOCK:
+        h *= _POWERS[BLOCK]
+        end_size -= BLOCK
+    return h * _POWERS[end_size] + end_hash
+
+
 @intrinsic
 def _hash_block(typing_context: Any, end: Any, size: Any) -> Any:
     """The hash of the ``size`` bytes that end at ``end``, at most 32; above it, the highest bit of each byte.

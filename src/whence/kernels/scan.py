@@ -32,7 +32,7 @@ from whence.formats.rocketmq.properties import PROPERTIES_SIZE_MAX
 from whence.formats.rocketmq.sys_flag import TRANSACTION_MASK, SysFlag, Transaction
 from whence.kernels import inlined, kernel
 from whence.kernels.checksums import crc32
-from whence.kernels.hashing import extend_hash, extend_hash_ascii, fold_hash, signed
+from whence.kernels.hashing import extend_hash, extend_hash_ascii, fold_hash, join_hashes, signed
 from whence.kernels.intrinsics import (
     LANES,
     address_of,
@@ -358,7 +358,7 @@ def _scan(
                     item_count += 1
                 at = mark + 1
             if tags and texts.tags_size:
-                h, _ = extend_hash_ascii(topic_hash * 31**2 + _TAGS_PREFIX, texts.tags_at, texts.tags_size)
+                h = join_hashes(topic_hash * 31**2 + _TAGS_PREFIX, tags_code, texts.tags_size)
                 at = texts.tags_at - record
                 _put_item(items[item_count], message, message_count, _TAGS, at, texts.tags_size, h)
                 item_count += 1
