@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, tzinfo
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -60,6 +61,17 @@ GROUPS_MAX = 1024
 TIMES_A_TASK = 256  # files of the log whose time blocks one task makes
 SAMPLE_SIZE = 4 * 1048576  # bytes of log that tell how much room a build needs
 QUEUE_FOLDERS = ("consumequeue", "batchconsumequeue")
+
+
+class Kind(StrEnum):
+    """What can be built."""
+
+    INDEX = "index"
+    QUEUES = "queues"
+    TIMES = "times"
+
+
+ALL_KINDS = frozenset(Kind)
 
 Given = TypeVar("Given")
 Giving = TypeVar("Giving")
@@ -105,6 +117,7 @@ class BuildSettings:
     rebuild: bool = False
     with_sums: bool = False  # whether each file's sha256 is told
     is_local: bool = True  # whether all tasks run on this machine
+    kinds: frozenset[Kind] = ALL_KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +230,7 @@ class Build:
         decides = [
             [asdict(stretch) for stretch in self._stretches],
             asdict(self._recipe),
-            asdict(replace(self._settings, jobs=None)),
+            asdict(replace(self._settings, jobs=None)) | {"kinds": sorted(self._settings.kinds)},
             None if self._known is None else [*self._known.index_names, asdict(self._known.newest_header)],
             str(self._place.root.absolute()),
         ]
@@ -304,10 +317,11 @@ class Build:
         names = "".join(f"{spilled.name}\n" for spilled in taken)
         self._disk.replace(self._work / TAKEN, names.encode())
         digest = hashlib.sha256(names.encode()).hexdigest()[:8]
+        kinds = self._settings.kinds
         tasks: list[IndexTask | QueueTask | TimesTask] = [
-            *self._index_tasks(taken, digest),
-            *self._queue_tasks(digest),
-            *self._times_tasks(taken, digest),
+            *(self._index_tasks(taken, digest) if Kind.INDEX in kinds else ()),
+            *(self._queue_tasks(digest) if Kind.QUEUES in kinds else ()),
+            *(self._times_tasks(taken, digest) if Kind.TIMES in kinds else ()),
         ]
         done = self._made_before()
         todo = [task for task in tasks if task.key not in done]
@@ -471,12 +485,12 @@ class Build:
 
     def _remove_others(self, kept: set[Path]) -> None:
         """Remove what an earlier build left and this one did not make: it was built anew from the first record."""
-        root = self._place.root
-        for name in _names_in(root / "index"):
+        root, kinds = self._place.root, self._settings.kinds
+        for name in _names_in(root / "index") if Kind.INDEX in kinds else ():
             if is_digits(name) and root / "index" / name not in kept:
                 self._disk.remove(root / "index" / name)
-        for kind in QUEUE_FOLDERS:
-            for path in (root / kind).glob("*/*/*"):
+        for folder in QUEUE_FOLDERS if Kind.QUEUES in kinds else ():
+            for path in (root / folder).glob("*/*/*"):
                 if is_digits(path.name) and path not in kept:
                     self._disk.remove(path)
         times = self._place.sidecar / "times"

@@ -50,6 +50,10 @@ class TopicTable:
         attributes = config.get("attributes") if isinstance(config, dict) else None
         return isinstance(attributes, dict) and attributes.get(QUEUE_TYPE) == BATCH
 
+    def batch_topics(self) -> tuple[str, ...]:
+        """All topics of that kind."""
+        return tuple(sorted(filter(self.is_batch, self._table)))
+
     def queue_count(self, topic: str) -> int:
         """How many queues a topic has; 0 if there is no such topic."""
         config = self._table.get(topic)

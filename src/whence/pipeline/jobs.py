@@ -1,0 +1,170 @@
+"""The jobs as a user starts them: which store, which folders, whose lock, which Spark.
+
+build_indexes    whence build
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, tzinfo
+from pathlib import Path
+
+from whence.errors import CorruptError, LockedError, StoreError, UsageError
+from whence.files.disk import Disk
+from whence.files.folder import files_in, folders_in, is_folder
+from whence.files.lock import StoreLock
+from whence.files.names import shown_zone
+from whence.formats.rocketmq.index_file import FIRST_ITEM
+from whence.pipeline.build import ALL_KINDS, Build, BuildPlace, BuildSettings, Built, Kind
+from whence.pipeline.runner import Runner, Watcher
+from whence.pipeline.session import SparkSettings, open_session
+from whence.store.index_file import DEFAULT_SHAPE, Shape
+from whence.store.message_store import Dialect, MessageStore
+from whence.store.owned_store import Options, now_ms, own_store
+from whence.store.ownership import Flushed, Ownership, Settings, read_ownership
+from whence.store.sidecar import Sidecar, read_sidecar, sidecar_of
+from whence.store.topic_table import TopicTable
+
+QUEUE_FILE_SIZE = Settings().queue_file_size
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """What a user asks for. None: what the sidecar says, else what the store's own files show, else RocketMQ's."""
+
+    out: Path | None = None
+    in_place: bool = False
+    rebuild: bool = False
+    shape: Shape | None = None
+    dialect: Dialect | None = None
+    jobs: int | None = None
+    with_sums: bool = False
+    spark: SparkSettings = field(default_factory=SparkSettings)
+    log_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.jobs is not None and self.jobs < 1:
+            raise UsageError(f"--jobs {self.jobs}: there is at least one task")
+
+
+def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None = None) -> Built:
+    """Build what is missing of the indexes of the store in ``folder``, which is whence's own or a broker's."""
+    disk, sidecar = Disk(), options.out or sidecar_of(folder)
+    ownership = read_ownership(folder)
+    if ownership is not None:
+        # What a kill left undone is done as at any start: recovery decides what is true, and dispatch completes it.
+        own_store(folder, {}, Options(), disk=disk, clock=now_ms).close()
+        ownership = read_ownership(folder)
+    in_place = options.in_place or ownership is not None
+    log_folders = () if ownership is None else ownership.settings.log_paths(folder)
+    with ExitStack() as stack:
+        disk.make_folder(sidecar)
+        stack.enter_context(_locked(sidecar / "lock", sidecar))
+        if in_place:
+            stack.enter_context(_locked(folder / "lock", folder))
+        store = stack.enter_context(MessageStore(folder, options.shape, options.dialect, log_folders))
+        known = _known(sidecar)
+        settings = _settings(store, options, known, ownership)
+        place = BuildPlace(sidecar, folder if in_place else sidecar, _zone(store) if in_place else UTC)
+        spark = stack.enter_context(open_session(options.spark, log_file=options.log_file))
+        built = Build(store.commit_log, place, settings, known, Runner(spark, watcher), disk).run()
+        if ownership is not None and Kind.INDEX in settings.kinds:
+            _own(folder, ownership, built, disk)
+        return built
+
+
+@contextmanager
+def _locked(path: Path, folder: Path) -> Iterator[None]:
+    try:
+        lock = StoreLock(path)
+    except LockedError as error:
+        raise LockedError(f"{folder}: somebody is writing there; {error}") from None
+    with lock:
+        yield
+
+
+def _known(sidecar: Path) -> Sidecar | None:
+    """What an earlier build said. What cannot be understood counts for nothing: all is built anew."""
+    try:
+        return read_sidecar(sidecar)
+    except CorruptError:
+        return None
+
+
+def _settings(
+    store: MessageStore, options: BuildOptions, known: Sidecar | None, ownership: Ownership | None
+) -> BuildSettings:
+    if ownership is not None:
+        shape, dialect = ownership.settings.shape, ownership.settings.dialect
+        queue_file_size = ownership.settings.queue_file_size
+        if (options.shape or shape, options.dialect or dialect) != (shape, dialect):
+            raise UsageError(
+                f"{store.folder}: is whence's own, with {shape.slot_capacity} slots, {shape.item_capacity} items and "
+                f"dialect {dialect}; that never changes, leave --slots, --items and --dialect out"
+            )
+    elif known is not None:
+        shape, dialect, queue_file_size = known.shape, known.dialect, known.queue_file_size
+    else:
+        shape, dialect, queue_file_size = _shown_shape(store), store.dialect(), _shown_queue_size(store.folder)
+    topics = TopicTable(store.folder, Disk(), now_ms)
+    return BuildSettings(
+        shape=options.shape or shape,
+        dialect=options.dialect or dialect,
+        queue_file_size=queue_file_size,
+        batch_topics=topics.batch_topics(),
+        jobs=options.jobs,
+        rebuild=options.rebuild,
+        with_sums=options.with_sums,
+        is_local=options.spark.master is None or options.spark.master.startswith("local"),
+        # A store of whence's own is indexed when it is closed: only what is not RocketMQ's is missing.
+        kinds=frozenset({Kind.TIMES}) if ownership is not None and not options.rebuild else ALL_KINDS,
+    )
+
+
+def _shown_shape(store: MessageStore) -> Shape:
+    """The shape of the newest index file of a store that shows it."""
+    store.cover()
+    return next((file.shape for file in reversed(store.index.files) if file.shape), DEFAULT_SHAPE)
+
+
+def _shown_queue_size(folder: Path) -> int:
+    """The size of the queue files that a store has; RocketMQ's, if it has none."""
+    root = folder / "consumequeue"
+    if is_folder(root):
+        for topic in folders_in(root):
+            for queue in folders_in(root / topic):
+                for file in files_in(root / topic / queue).values():
+                    if file.size:
+                        return file.size
+    return QUEUE_FILE_SIZE
+
+
+def _zone(store: MessageStore) -> tzinfo | None:
+    """The zone in which a store's index files are named; None for this machine's."""
+    for file in reversed(store.index.files):
+        try:
+            header = file.header()
+        except (CorruptError, StoreError):
+            continue
+        if header.next_item > FIRST_ITEM:
+            return shown_zone(file.path.name, header.begin_timestamp_ms)
+    return None
+
+
+def _own(folder: Path, ownership: Ownership, built: Built, disk: Disk) -> None:
+    """Note in ``whence.json`` what was built anew."""
+    sidecar = built.sidecar
+    names = sidecar.index_names
+    flushed = Flushed(
+        queues=sidecar.indexed_to,
+        index=sidecar.indexed_to,
+        last_record_offset=sidecar.last_record_offset,
+        last_record=sidecar.last_record,
+        index_name=names[-1] if names else "",
+        index_header=sidecar.newest_header,
+        older_index_names=names[:-1],
+        queues_size=built.queues_size,
+    )
+    Ownership(ownership.settings, flushed).write(folder, disk)
