@@ -24,6 +24,9 @@ from whence.store.message_store import Dialect, MessageStore
 if TYPE_CHECKING:
     from whence.errors import StoreError
     from whence.files.disk import Disk
+    from whence.pipeline.build import Built
+    from whence.pipeline.runner import Watcher
+    from whence.pipeline.session import SparkSettings
     from whence.store.expiry import Expired
     from whence.store.expiry_policy import ExpiryPolicy
     from whence.store.owned_store import OwnedStore
@@ -163,6 +166,47 @@ def expire_store(
         return expiry.run(now_ms, keep_from, progress)
 
 
+def build_store(
+    path: str | Path,
+    *,
+    out: str | Path | None = None,
+    in_place: bool = False,
+    rebuild: bool = False,
+    slots: int | None = None,
+    items: int | None = None,
+    dialect: str | None = None,
+    jobs: int | None = None,
+    with_sums: bool = False,
+    spark: SparkSettings | None = None,
+    log_file: Path | None = None,
+    watcher: Watcher | None = None,
+) -> Built:
+    """Build what is missing of a store's indexes, on Spark: into its sidecar, or the folder ``out``.
+
+    ``in_place`` puts RocketMQ's kinds of files into the store itself; ``rebuild`` makes all of them anew. ``slots``,
+    ``items`` and ``dialect`` are those that the store shows unless they are given. ``jobs`` is into how many tasks
+    the work is cut; it changes nothing about the bytes. ``with_sums`` tells each file's SHA-256.
+    """
+    from whence.pipeline.jobs import BuildOptions, build_indexes
+    from whence.pipeline.session import SparkSettings
+
+    if sys.platform != "linux":
+        raise UsageError(f"whence builds indexes on Linux, not on {sys.platform}")
+    folder, _ = _store_folder(path)
+    options = BuildOptions(
+        out=None if out is None else _folder_of(out).absolute(),
+        in_place=in_place,
+        rebuild=rebuild,
+        shape=_shape(slots, items),
+        dialect=None if dialect is None else _dialect(dialect),
+        jobs=jobs,
+        with_sums=with_sums,
+        spark=spark or SparkSettings(),
+        log_file=log_file,
+    )
+    return build_indexes(folder.absolute(), options, watcher)
+
+
 def _policy(older_than: str, by: str) -> ExpiryPolicy:
     """Let go of all that is older, at once."""
     from whence.store.expiry_policy import ALL_HOURS, AgeBy, ExpiryPolicy
@@ -175,11 +219,7 @@ def _policy(older_than: str, by: str) -> ExpiryPolicy:
 def _open_folder(path: str | Path, slots: int | None, items: int | None, dialect: str | None) -> MessageStore:
     if sys.platform not in PLATFORMS:
         raise UsageError(f"whence reads stores on Linux and macOS, not on {sys.platform}")
-    if (slots is None) != (items is None):
-        raise UsageError("--slots and --items go together: an index file's length alone gives neither")
-    if slots is not None and items is not None and (slots < 1 or items < 2):
-        raise UsageError(f"--slots {slots} --items {items}: an index file has at least 1 slot and 2 items")
-    shape = None if slots is None or items is None else Shape(slots, items)
+    shape = _shape(slots, items)
     asked_dialect = None if dialect is None else _dialect(dialect)
     folder, ownership = _store_folder(path)
     if ownership is None:
@@ -217,6 +257,16 @@ def _store_folder(path: str | Path) -> tuple[Path, Ownership | None]:
             hint = f"; did you mean {folder / 'store'}?"
         raise NotFoundError(f"{folder}: is no RocketMQ store, for it has no folder commitlog/{hint}")
     return folder, ownership
+
+
+def _shape(slots: int | None, items: int | None) -> Shape | None:
+    if (slots is None) != (items is None):
+        raise UsageError("--slots and --items go together: an index file's length alone gives neither")
+    if slots is None or items is None:
+        return None
+    if slots < 1 or items < 2:
+        raise UsageError(f"--slots {slots} --items {items}: an index file has at least 1 slot and 2 items")
+    return Shape(slots, items)
 
 
 def _dialect(text: str) -> Dialect:

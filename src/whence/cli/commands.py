@@ -133,6 +133,34 @@ def inspect(given: Namespace) -> Status:
     return Status.DAMAGE if inspection.damage else Status.DONE
 
 
+def build(given: Namespace) -> Status:
+    from whence.cli.job_bars import JobBars
+    from whence.cli.render import as_json, built_text
+    from whence.door import build_store
+
+    with _output(given) as screen:
+        with JobBars(quiet=given.quiet) as bars:
+            built = build_store(
+                given.stores[0],
+                out=given.out,
+                in_place=given.in_place,
+                rebuild=given.rebuild,
+                slots=given.slots,
+                items=given.items,
+                dialect=given.dialect,
+                jobs=given.jobs,
+                with_sums=given.json,
+                spark=options.spark_settings(given),
+                log_file=None if given.log_file is None else Path(given.log_file),
+                watcher=bars,
+            )
+        if given.json:
+            screen.line(as_json(built.to_dict()))
+        elif not given.quiet or built.damage:
+            built_text(built, screen)
+    return Status.DONE
+
+
 def expire(given: Namespace) -> Status:
     from whence.cli.progress import Progress
     from whence.cli.render import as_json, expired_text
@@ -176,6 +204,7 @@ COMMANDS: dict[str, Command] = {
     "find": ("find messages by key, id, offset, queue or time", options.find_parser, find),
     "explain": ("the same, told step by step", options.explain_parser, explain),
     "inspect": ("print any file of a store in words", lambda: options.inspect_parser(_kinds()), inspect),
+    "build": ("build the indexes of a log, on Spark", options.build_parser, build),
     "expire": ("let go of old log files, or move them to an archive", options.expire_parser, expire),
     "demo": ("show all this on a small store that comes with whence", options.demo_parser, demo),
 }

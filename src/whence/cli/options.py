@@ -132,6 +132,35 @@ def inspect_parser(kinds: tuple[str, ...]) -> Parser:
     return parser
 
 
+def build_parser() -> Parser:
+    parser = Parser(
+        "build",
+        "Build what is missing of the indexes of a store, on Spark: by key, by queue, by time. They go to a folder "
+        "beside the store, STORE.whence, where find looks first; the store itself is only read. Run it again when "
+        "the log has grown: it goes on where it ended.",
+        "  whence build /data/store\n"
+        "  whence build /data/store --out /fast/disk/store.whence --jobs 64\n"
+        "  whence build /data/store --in-place --rebuild\n"
+        "  whence build /mnt/store --master spark://host:7077 --conf spark.executor.memory=2g",
+    )
+    parser.add_argument("stores", metavar="STORE", nargs=1, help="a folder that has commitlog/ in it")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--out", metavar="DIR", help="put them there, instead of STORE.whence")
+    where.add_argument(
+        "--in-place",
+        action="store_true",
+        help="put index/ and consumequeue/ into the store itself, in place of what is there; no broker may run",
+    )
+    parser.add_argument("--rebuild", action="store_true", help="build all anew, not only what is missing")
+    parser.add_argument(
+        "--jobs", metavar="N", type=integer, help="into how many tasks to cut the log (default: as suits the cores)"
+    )
+    _add_store(parser)
+    add_spark(parser)
+    _add_common(parser)
+    return parser
+
+
 def expire_parser() -> Parser:
     parser = Parser(
         "expire",

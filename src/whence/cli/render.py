@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from whence.cli.terminal import Screen, counted, printable, size_text, time_text, width_of
@@ -12,6 +12,8 @@ from whence.formats.rocketmq.message import Message
 from whence.lookup.answer import Answer, Receipt, message_to_dict
 
 if TYPE_CHECKING:
+    from whence.pipeline.build import Built
+    from whence.store.damage import Damage
     from whence.store.expiry import Expired
 
 HEADERS = (
@@ -44,6 +46,7 @@ CSV_NAMES = (
     "body_encoding",
 )
 BINARY_SHOWN = 256  # bytes of a body that is no text; JSON has them all
+TOPICS_SHOWN = 20
 DAMAGE_SHOWN = 20
 LOG_FILES_SHOWN = 20
 
@@ -175,12 +178,17 @@ def receipt_text(answer: Answer, screen: Screen, *, only_trouble: bool = False) 
         screen.paragraph(text, " " * 13, f"  {name:<11}")
     if receipt.cursor is not None and not only_trouble:
         screen.line(f"  next page  the same command with --cursor {receipt.cursor}")  # in one line, to be copied
-    for damage in receipt.damage[:DAMAGE_SHOWN]:
+    damage_text(receipt.damage, screen)
+
+
+def damage_text(found: Sequence[Damage], screen: Screen) -> None:
+    """What is wrong, place by place."""
+    for damage in found[:DAMAGE_SHOWN]:
         mark = screen.red if damage.kind.hides_messages else screen.dim
         where = printable(f"{damage.path} at byte {damage.position}: {damage.detail}")
         screen.paragraph(f"{mark(damage.kind.value)}: {where}", "    ", "  ")
-    if len(receipt.damage) > DAMAGE_SHOWN:
-        screen.line(f"  ... and damage at {len(receipt.damage) - DAMAGE_SHOWN} places more; --json has it all")
+    if len(found) > DAMAGE_SHOWN:
+        screen.line(f"  ... and damage at {len(found) - DAMAGE_SHOWN} places more; --json has it all")
 
 
 def _headline(answer: Answer, screen: Screen) -> str:
@@ -269,3 +277,23 @@ def expired_text(expired: Expired, screen: Screen, *, dry_run: bool, older_than:
         screen.line(f"The log {would} at offset {expired.new_begin_offset}; it began at {expired.begin_offset}.")
     if dry_run:
         screen.line("This was a dry run: nothing was changed.")
+
+
+def built_text(built: Built, screen: Screen) -> None:
+    """What a build did: how much it read and made, how far the log is indexed now, and what could not be read."""
+    if not built.messages:
+        screen.paragraph(f"Nothing is missing: the log is indexed up to its end, at offset {built.to_offset}.")
+    else:
+        rate = size_text(int(built.bytes_read / max(built.elapsed_s, 0.001)))
+        screen.paragraph(
+            f"Indexed {counted(built.messages, 'message')} under {counted(built.items, 'key')}, from offset "
+            f"{built.from_offset} to {built.to_offset}: {size_text(built.bytes_read)} in {built.elapsed_s:.1f} s, "
+            f"{rate} a second."
+        )
+        index, queues, times = (built.count_of(kind) for kind in ("index", "queues", "times"))
+        made = f"{counted(index, 'index file')}, {counted(queues, 'queue file')} and {counted(times, 'time file')}"
+        screen.paragraph(f"{made} were written to {printable(str(built.root))}.")
+    if built.without_folder:
+        topics = ", ".join(map(printable, built.without_folder[:TOPICS_SHOWN]))
+        screen.paragraph(f"No folder can be named after these topics, so they have no queues: {topics}.")
+    damage_text(built.damage, screen)

@@ -47,8 +47,8 @@ def encode_time_blocks(positions: NDArray[np.int64], store_timestamps_ms: NDArra
 def join_time_blocks(before: NDArray[np.void], behind: NDArray[np.void]) -> NDArray[np.void]:
     """The entries of records and of those behind them, which may begin in the block in which the others end."""
     if not len(before) or not len(behind) or block_of(before[-1]) != block_of(behind[0]):
-        return np.concatenate([before, behind])
-    joined = np.concatenate([before, behind[1:]])
+        return np.concatenate([before, behind], dtype=TIME_BLOCK)  # which else is in native order
+    joined = np.concatenate([before, behind[1:]], dtype=TIME_BLOCK)
     last = joined[len(before) - 1]
     last["smallest_ms"] = min(last["smallest_ms"], behind[0]["smallest_ms"])
     last["largest_ms"] = max(last["largest_ms"], behind[0]["largest_ms"])

@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, tzinfo
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -35,6 +34,7 @@ from whence.pipeline.plan import LogFilePlace, cut_log, join_stretches, plan_ind
 from whence.pipeline.tasks import (
     TAKEN,
     IndexTask,
+    Kind,
     Made,
     MadeFile,
     QueueTask,
@@ -61,14 +61,6 @@ GROUPS_MAX = 1024
 TIMES_A_TASK = 256  # files of the log whose time blocks one task makes
 SAMPLE_SIZE = 4 * 1048576  # bytes of log that tell how much room a build needs
 QUEUE_FOLDERS = ("consumequeue", "batchconsumequeue")
-
-
-class Kind(StrEnum):
-    """What can be built."""
-
-    INDEX = "index"
-    QUEUES = "queues"
-    TIMES = "times"
 
 
 ALL_KINDS = frozenset(Kind)
@@ -125,6 +117,7 @@ class PublishedFile:
     """One file that a build put into its place."""
 
     path: str
+    kind: Kind
     items: int
     from_offset: int
     to_offset: int
@@ -147,7 +140,12 @@ class Built:
     damage: tuple[Damage, ...]
     without_folder: tuple[str, ...]
     sidecar: Sidecar
+    root: Path
     queues_size: int
+
+    def count_of(self, kind: str) -> int:
+        """How many files of a kind were put into their places."""
+        return sum(file.kind == kind for file in self.files)
 
     def to_dict(self) -> dict[str, Any]:
         """As ``build --json`` has it."""
@@ -306,7 +304,7 @@ class Build:
         for path in self._work.glob("*.json"):
             spilled = read_spilled(path)
             number = int(spilled.name.partition("-")[0])
-            if spilled.machine in ("", machine_id()) and spilled.begin_offset >= 0:
+            if spilled.machine in ("", machine_id()):
                 found[number] = spilled
         return found
 
@@ -402,7 +400,7 @@ class Build:
                 newest = file.header
             renames.append((Path(file.path), target))
             published.append(
-                PublishedFile(str(target), file.entry_count, file.from_offset, file.to_offset, file.sha256)
+                PublishedFile(str(target), file.kind, file.entry_count, file.from_offset, file.to_offset, file.sha256)
             )
         folders: dict[Path, None] = {}
         for path, target in renames:
@@ -433,6 +431,7 @@ class Build:
             + tuple(gap for _, end, gap in self._log.gaps(sidecar.indexed_to) if end > self._from),
             without_folder=tuple(sorted({topic for each in made for topic in each.without_folder})),
             sidecar=sidecar,
+            root=root,
             queues_size=sum(each.queues_size for each in made),
         )
 
@@ -440,8 +439,7 @@ class Build:
         """Where a file belongs. An index file is named by its first item, later than the one before it."""
         place = self._place
         if file.header is None:
-            is_times = file.target.startswith("times/")
-            return (place.sidecar if is_times else place.root) / file.target
+            return (place.sidecar if file.kind is Kind.TIMES else place.root) / file.target
         name = Path(file.path).name
         if self._known is None or name not in self._known.index_names:
             name = index_name(file.header.begin_timestamp_ms, names[-1] if names else None, place.zone)

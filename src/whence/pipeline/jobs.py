@@ -17,9 +17,10 @@ from whence.files.folder import files_in, folders_in, is_folder
 from whence.files.lock import StoreLock
 from whence.files.names import shown_zone
 from whence.formats.rocketmq.index_file import FIRST_ITEM
-from whence.pipeline.build import ALL_KINDS, Build, BuildPlace, BuildSettings, Built, Kind
+from whence.pipeline.build import ALL_KINDS, Build, BuildPlace, BuildSettings, Built
 from whence.pipeline.runner import Runner, Watcher
 from whence.pipeline.session import SparkSettings, open_session
+from whence.pipeline.tasks import Kind
 from whence.store.index_file import DEFAULT_SHAPE, Shape
 from whence.store.message_store import Dialect, MessageStore
 from whence.store.owned_store import Options, now_ms, own_store

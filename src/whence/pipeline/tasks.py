@@ -16,6 +16,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,14 @@ TAKEN = "taken"  # the names of the spills that a build goes on with, in order
 MADE_SIZE_MAX = 1 << 30
 
 
+class Kind(StrEnum):
+    """What can be built."""
+
+    INDEX = "index"
+    QUEUES = "queues"
+    TIMES = "times"
+
+
 @dataclass(frozen=True, slots=True)
 class MadeFile:
     """One file that a task made, complete and flushed, at ``path`` in the work folder.
@@ -54,6 +63,7 @@ class MadeFile:
     depends on those before it.
     """
 
+    kind: Kind
     path: str
     target: str
     entry_count: int
@@ -134,6 +144,7 @@ def build_index_task(task: IndexTask) -> Made:
         builder.close()
     header = built.header
     made = MadeFile(
+        Kind.INDEX,
         str(built.path),
         "",
         header.next_item - 1,
@@ -197,7 +208,9 @@ def _queue_files(folder: Path, *, with_sums: bool) -> Iterator[MadeFile]:
                 offsets = entries["physical_offset"][written[[0, -1]]].tolist() if len(written) else [0, 0]
                 count = len(written)
             target = str(path.relative_to(folder))
-            yield MadeFile(str(path), target, count, offsets[0], offsets[1], _sha256(path) if with_sums else "")
+            yield MadeFile(
+                Kind.QUEUES, str(path), target, count, offsets[0], offsets[1], _sha256(path) if with_sums else ""
+            )
 
 
 def _copy_newest(source: Path, target: Path, disk: Disk) -> None:
@@ -231,7 +244,7 @@ def build_times_task(task: TimesTask) -> Made:
             file.write(blocks.tobytes(), 0)
             file.flush()
         sha256 = _sha256(file.path) if task.with_sums else ""
-        files.append(MadeFile(str(file.path), f"times/{name}", len(blocks), base, base + size, sha256))
+        files.append(MadeFile(Kind.TIMES, str(file.path), f"times/{name}", len(blocks), base, base + size, sha256))
     disk.flush_folder(folder)
     return _note(task.key, work, Made(tuple(files)), disk)
 
@@ -274,7 +287,13 @@ def read_made(path: Path) -> Made:
     try:
         document: dict[str, Any] = json.loads(read_whole(path, MADE_SIZE_MAX))
         files = [
-            MadeFile(**{**each, "header": None if each["header"] is None else IndexHeader(**each["header"])})
+            MadeFile(
+                **each
+                | {
+                    "kind": Kind(each["kind"]),
+                    "header": None if each["header"] is None else IndexHeader(**each["header"]),
+                }
+            )
             for each in document.pop("files")
         ]
         document["without_folder"] = tuple(document["without_folder"])

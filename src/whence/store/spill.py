@@ -235,7 +235,7 @@ class Spill:
             start, end = int(starts[number]), int(starts[number] + counts[number])
             groups[self._group(number)].append((_PLAIN, number, rows[start:end]))
         for number, entries in self._batches.items():
-            groups[self._group(number)].append((_BATCH, number, np.concatenate(entries)))
+            groups[self._group(number)].append((_BATCH, number, np.concatenate(entries, dtype=BATCH_ENTRY)))
         parts = []
         for group in groups:
             parts.append(self._queues.size)
