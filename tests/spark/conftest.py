@@ -1,9 +1,12 @@
-"""A Spark session for all tests of a process: it takes seconds to start."""
+"""A Spark session that the tests of a process share, and sessions in processes of their own."""
 
+import json
 import os
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,21 +15,62 @@ from whence.pipeline.runner import Runner
 from whence.pipeline.session import open_session
 
 ROOT = Path(__file__).parent.parent.parent
-
-
-@pytest.fixture(scope="session", autouse=True)
-def importable() -> None:
-    """Workers import the tasks of tests/ as they import whence: from the path."""
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    sys.path.insert(0, str(ROOT))
+CHILD = Path(__file__).with_name("child.py")
+PYTHON_PATH = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+"""Workers import the tasks of tests/ as they import whence: from the path."""
 
 
 @pytest.fixture(scope="session")
-def spark(importable: None) -> Iterator[SparkSession]:
-    with open_session() as session:
-        yield session
+def spark() -> Iterator[SparkSession]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", PYTHON_PATH)
+        with open_session() as session:
+            yield session
 
 
 @pytest.fixture
 def runner(spark: SparkSession) -> Runner:
     return Runner(spark)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """``start(asked, **environment)`` runs child.py, which has a session of its own; a value None unsets a name."""
+    started = []
+
+    def run(
+        asked: dict[str, Any], command: tuple[object, ...] = (sys.executable,), **environment: str | None
+    ) -> subprocess.Popen[str]:
+        (tmp_path / "tmp").mkdir(exist_ok=True)
+        changed = {"PYTHONPATH": PYTHON_PATH, "TMPDIR": str(tmp_path / "tmp")} | environment
+        kept = {name: value for name, value in os.environ.items() if name not in changed}
+        child = subprocess.Popen(
+            [*map(str, command), str(CHILD), json.dumps(asked)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=kept | {name: value for name, value in changed.items() if value is not None},
+        )
+        started.append(child)
+        return child
+
+    yield run
+    for child in started:
+        child.kill()
+        child.wait()
+
+
+@pytest.fixture
+def session(start: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """What such a process learned. It leaves nothing behind and says nothing but progress, if that."""
+
+    def run(asked: dict[str, Any] | None = None, *, is_quiet: bool = True, **environment: Any) -> dict[str, Any]:
+        child = start({"inputs": [0, 1, 2, 3]} | (asked or {}), **environment)
+        out, err = child.communicate(timeout=100)
+        assert child.returncode == 0, err
+        assert not is_quiet or all(line.startswith("whence: job: ") for line in err.splitlines()), err
+        assert not list((tmp_path / "tmp").glob("whence-spark-*"))
+        told: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return told
+
+    return run

@@ -16,9 +16,14 @@ class Place:
     worker: int
     daemon: int
     java: int
+    java_parent: int
     has_kernels: bool
     python: str
     spark_from: str
+
+
+def parent_of(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def where(number: int) -> Place:
@@ -26,9 +31,9 @@ def where(number: int) -> Place:
 
     time.sleep(0.2)  # so that no worker takes all tasks
     daemon = os.getppid()
-    java = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
+    java = parent_of(daemon)
     has_kernels = "whence.kernels.scan" in sys.modules
-    return Place(os.getpid(), daemon, java, has_kernels, sys.executable, str(pyspark.__file__))
+    return Place(os.getpid(), daemon, java, parent_of(java), has_kernels, sys.executable, str(pyspark.__file__))
 
 
 @dataclass(frozen=True)

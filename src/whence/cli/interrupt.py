@@ -11,11 +11,12 @@ import _thread
 import os
 import signal
 import time
+from typing import Never
 
 from whence.cli.terminal import complain
 from whence.files.atomic import remove_unfinished
 
-GRACE_S = 0.3
+GRACE_S = 0.5
 STATUS_BASE = 128  # the shell's rule: 128 and the signal's number
 
 
@@ -28,7 +29,7 @@ class Interrupts:
 
     def watch(self) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.default_int_handler)
+            signal.signal(number, self._raise)
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         # The number of a signal is written there at once, before any Python code runs.
@@ -42,6 +43,10 @@ class Interrupts:
     def tell(self) -> None:
         self.is_told = True
         complain("interrupted")
+
+    def _raise(self, number: int, frame: object) -> Never:
+        self.number = number  # the thread below may learn it later than this one ends
+        raise KeyboardInterrupt
 
     def _wait(self, reading: int) -> None:
         self.number = os.read(reading, 1)[0]

