@@ -16,7 +16,7 @@ CHECKED := $(wildcard src tests benchmarks)
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(VENV)/.stamp-core ## open the sample store, find a message by its key, explain the walk
+demo: $(VENV)/.stamp-spark ## open the sample store, find a message by its key, explain the walk
 	$(BIN)/whence demo
 
 test: $(VENV)/.stamp-dev ## run all tests but the long ones
@@ -36,14 +36,15 @@ lint: $(VENV)/.stamp-dev ## ruff, mypy --strict, import-linter
 
 check: lint test ## all that has to pass before a change goes in: lint, then test
 
-bench: $(VENV)/.stamp-core ## run the benchmarks (ARGS="scan --help" goes to them)
+bench: $(VENV)/.stamp-spark ## run the benchmarks (ARGS="scan --help" goes to them)
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove the virtual environment and what was built or cached in this folder
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find $(CHECKED) -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Two installs: what a user of whence needs, and beside it what its developers need.
+# Two installs: what a user of whence needs, with Spark and a Java for it where the machine has none, and beside it
+# what its developers need.
 
 $(VENV)/.stamp-python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -52,10 +53,12 @@ $(VENV)/.stamp-python:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.stamp-core: pyproject.toml constraints.txt | $(VENV)/.stamp-python
-	$(PIP) --editable .
+$(VENV)/.stamp-spark: pyproject.toml constraints.txt | $(VENV)/.stamp-python
+	$(PIP) --editable '.[spark]'
+	@$(BIN)/python -c 'import os; from whence.pipeline.java import find_java; find_java(os.environ)' 2>/dev/null \
+	  || $(PIP) --editable '.[java]'
 	@touch $@
 
-$(VENV)/.stamp-dev: $(VENV)/.stamp-core
+$(VENV)/.stamp-dev: $(VENV)/.stamp-spark
 	$(PIP) --editable '.[dev]'
 	@touch $@

@@ -383,7 +383,7 @@ BUDGET = """
 import sys
 from whence.cli.commands import main
 status = main(sys.argv[1:])
-heavy = {"numba", "llvmlite", "pyarrow", "pandas", "pyspark", "asyncio", "logging", "lz4", "zstandard"}
+heavy = {"numba", "llvmlite", "pyarrow", "pandas", "pyspark", "py4j", "rich", "asyncio", "logging", "lz4", "zstandard"}
 print(status, sorted(heavy & {name.partition(".")[0] for name in sys.modules}))
 """
 

@@ -1,0 +1,88 @@
+"""Progress of jobs on Spark: bars on a terminal, lines elsewhere, nothing if it is not wanted."""
+
+import io
+import sys
+
+import pytest
+
+from whence.cli import job_bars
+from whence.cli.job_bars import JobBars, duration_text, state_text
+
+runner = pytest.importorskip("whence.pipeline.runner")
+
+GIB = 1 << 30
+HALF = runner.JobState(
+    "scan",
+    tasks=16,
+    tasks_done=8,
+    tasks_running=2,
+    bytes_total=4 * GIB,
+    bytes_done=GIB,
+    messages=2_000_000,
+    elapsed_s=10,
+)
+
+TEXTS = [
+    (HALF, "8 of 16 tasks, 1.0 GiB of 4.0 GiB, 2,000,000 messages, 102.4 MiB/s, 30 s left"),
+    (runner.JobState("link", tasks=1), "0 of 1 task"),
+    (runner.JobState("link", tasks=4, tasks_done=1, tasks_failed=2, elapsed_s=60),
+     "1 of 4 tasks, 2 attempts failed, 3 min 0 s left"),
+    (runner.JobState("link", tasks=4, tasks_done=4, elapsed_s=3.4, is_ended=True), "4 of 4 tasks, 3 s"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "text"), TEXTS)
+def test_a_state_in_words(state, text):
+    assert state_text(state) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (59.6, "1 min 0 s"), (200, "3 min 20 s"), (18_600, "5 h 10 min")]
+)
+def test_durations_in_words(seconds, text):
+    assert duration_text(seconds) == text
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    monkeypatch.setattr(job_bars, "QUIET_S", 0)
+    monkeypatch.setattr(job_bars, "LINE_S", 0)
+
+
+def shown(monkeypatch, stream, *, quiet=False):
+    monkeypatch.setattr(sys, "stderr", stream)
+    with JobBars(quiet=quiet) as bars:
+        bars(HALF)
+        bars(runner.JobState("link", tasks=3))
+    return stream.getvalue()
+
+
+def test_a_terminal_sees_a_bar_for_each_job_which_goes_at_the_end(monkeypatch, at_once):
+    monkeypatch.setenv("COLUMNS", "160")
+    text = shown(monkeypatch, Terminal())
+    assert "scan" in text and "25%" in text and "8 of 16 tasks, 1.0 GiB of 4.0 GiB" in text
+    assert "link" in text and "0 of 3 tasks" in text
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor comes back
+    assert text.rstrip("\r").endswith("\x1b[2K")
+
+
+def test_elsewhere_there_are_lines(monkeypatch, at_once):
+    assert shown(monkeypatch, io.StringIO()).splitlines() == [
+        f"whence: scan: 25%, {state_text(HALF)}",
+        "whence: link: 0%, 0 of 3 tasks",
+    ]
+
+
+@pytest.mark.parametrize("stream", [Terminal, io.StringIO])
+def test_quick_work_shows_nothing(monkeypatch, stream):
+    assert shown(monkeypatch, stream()) == ""
+
+
+@pytest.mark.parametrize("stream", [Terminal, io.StringIO])
+def test_quiet_shows_nothing(monkeypatch, at_once, stream):
+    assert shown(monkeypatch, stream(), quiet=True) == ""
