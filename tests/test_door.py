@@ -161,7 +161,8 @@ import sys, whence
 with whence.open(sys.argv[1]) as store:
     assert len(store.find(key="k7")) == 1
     assert store.find(key="absent").receipt.complete
-print(*(name for name in ("numba", "pyarrow", "pandas", "pyspark", "py4j", "rich", "llvmlite") if name in sys.modules))
+heavy = ("numba", "pyarrow", "pandas", "pyspark", "py4j", "rich", "llvmlite")
+print(*(name for name in heavy if name in sys.modules))
 """
 
 

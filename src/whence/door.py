@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from whence.errors import NotFoundError, UsageError
 from whence.files.folder import is_file, is_folder
-from whence.files.names import OFFSET_MAX
+from whence.files.names import OFFSET_MAX, sidecar_of
 from whence.formats.rocketmq.host import parse_host
 from whence.lookup import search
 from whence.lookup.answer import Answer
@@ -39,27 +39,33 @@ PLATFORMS = ("linux", "darwin")
 def open_store(
     path: str | Path,
     *,
+    out: str | Path | None = None,
     slots: int | None = None,
     items: int | None = None,
     dialect: str | None = None,
 ) -> Store:
     """Open a store for reading: a RocketMQ store folder (it has ``commitlog/``).
 
+    What ``whence build`` made of it is looked for beside it, or in the folder ``out``.
+
     ``slots`` and ``items`` are the broker's ``maxHashSlotNum`` and ``maxIndexNum``, should the index files not
     show them; ``dialect`` is the version that wrote the index: 4.9, 5.3 or 5.5.
     """
-    return Store([_open_folder(path, slots, items, dialect)])
+    return Store([_open_folder(path, out, slots, items, dialect)])
 
 
 def open_stores(
     paths: list[str | Path],
     *,
+    out: str | Path | None = None,
     slots: int | None = None,
     items: int | None = None,
     dialect: str | None = None,
 ) -> Store:
     """Open several stores, to be asked as one."""
-    return Store([_open_folder(path, slots, items, dialect) for path in paths])
+    if out is not None and len(paths) > 1:
+        raise UsageError("--out is the sidecar of one store; several stores have theirs beside them")
+    return Store([_open_folder(path, out, slots, items, dialect) for path in paths])
 
 
 def create_store(
@@ -216,24 +222,34 @@ def _policy(older_than: str, by: str) -> ExpiryPolicy:
     return ExpiryPolicy(parse_age(older_than), ALL_HOURS, batch_max=None, age_by=AgeBy(by))
 
 
-def _open_folder(path: str | Path, slots: int | None, items: int | None, dialect: str | None) -> MessageStore:
+def _open_folder(
+    path: str | Path, out: str | Path | None, slots: int | None, items: int | None, dialect: str | None
+) -> MessageStore:
     if sys.platform not in PLATFORMS:
         raise UsageError(f"whence reads stores on Linux and macOS, not on {sys.platform}")
     shape = _shape(slots, items)
     asked_dialect = None if dialect is None else _dialect(dialect)
     folder, ownership = _store_folder(path)
+    beside = sidecar_of(folder) if out is None else _folder_of(out)
+    if out is not None and not is_folder(beside):
+        raise NotFoundError(f"{beside}: there is no such folder; whence build {folder} --out {beside} makes it")
+    sidecar = beside if is_folder(beside) else None
     if ownership is None:
-        return MessageStore(folder, shape, asked_dialect)
-    return _open_owned(folder, ownership, shape, asked_dialect)
+        return MessageStore(folder, shape, asked_dialect, sidecar=sidecar)
+    return _open_owned(folder, ownership, shape, asked_dialect, sidecar)
 
 
 def _open_owned(
-    folder: Path, ownership: Ownership, shape: Shape | None = None, dialect: Dialect | None = None
+    folder: Path,
+    ownership: Ownership,
+    shape: Shape | None = None,
+    dialect: Dialect | None = None,
+    sidecar: Path | None = None,
 ) -> MessageStore:
     """A store that whence made, for reading. What it noted of the log tells that it does not end before that."""
     from whence.store.ownership import is_same_log
 
-    store = MessageStore(folder, shape, dialect, ownership.settings.log_paths(folder))
+    store = MessageStore(folder, shape, dialect, ownership.settings.log_paths(folder), sidecar)
     if is_same_log(store.commit_log, ownership.flushed):
         store.commit_log.known_boundary = ownership.flushed.queues
     return store

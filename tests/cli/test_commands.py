@@ -96,7 +96,7 @@ def test_fault_of_our_own_is_never_taken_for_an_answer(here, golden, monkeypatch
 STORE = "STORE"
 WRONG = [
     ([], "no command was given"),
-    (["frob"], "'frob' is no command; there are find, explain, inspect, expire, demo"),
+    (["frob"], "'frob' is no command; there are find, explain, inspect, build, expire, demo"),
     (["--json", "find"], "the command comes first"),
     (["find"], "required: STORE"),
     (["find", STORE], "nothing is asked; give --key"),
@@ -383,7 +383,8 @@ BUDGET = """
 import sys
 from whence.cli.commands import main
 status = main(sys.argv[1:])
-heavy = {"numba", "llvmlite", "pyarrow", "pandas", "pyspark", "py4j", "rich", "asyncio", "logging", "lz4", "zstandard"}
+heavy = {"numba", "llvmlite", "pyarrow", "pandas", "pyspark", "py4j", "rich", "asyncio", "logging"}
+heavy |= {"lz4", "zstandard"}
 print(status, sorted(heavy & {name.partition(".")[0] for name in sys.modules}))
 """
 

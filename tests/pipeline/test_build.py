@@ -175,7 +175,8 @@ def test_time_blocks_have_the_smallest_and_largest_time_of_each_64_kib(tmp_path)
     made = make_store(tmp_path / "store", records, file_size=1 << 18)
     build(made.folder, tmp_path / "sidecar", jobs=3, **SMALL)
     for file in made.log_files:
-        base, expected = int(file.name), {}
+        base = int(file.name)
+        expected: dict[int, tuple[int, int, int]] = {}
         for record in made.records:
             if base <= record.physical_offset < base + (1 << 18):
                 at = record.physical_offset - base

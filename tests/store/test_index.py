@@ -18,7 +18,7 @@ MESSAGES = [message(keys=f"a{number} b{number}", unique_id=f"id-{number}", at=7 
 
 
 def cover_of(folder, shape=None):
-    return Index(folder / "index", shape).cover(CommitLog(folder / "commitlog"))
+    return Index(folder / "index", shape=shape).cover(CommitLog(folder / "commitlog"))
 
 
 def believed(cover):
@@ -247,7 +247,7 @@ def test_a_file_that_begins_below_the_log_s_start_covers_the_rest(tmp_path):
 class TestShape:
     def test_counts_that_are_asked_for_are_used(self, tmp_path):
         made = make_store(tmp_path, MESSAGES, slots=11, items=50)
-        index = Index(tmp_path / "index", Shape(11, 50))
+        index = Index(tmp_path / "index", shape=Shape(11, 50))
         cover = index.cover(CommitLog(tmp_path / "commitlog"))
         check(cover, made)
         assert {file.shape for file in index.files} == {Shape(11, 50)}

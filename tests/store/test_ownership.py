@@ -4,10 +4,10 @@ import pytest
 
 from tests.disks import UnflushedDisk
 from whence.errors import CorruptError, UnsupportedError, UsageError
+from whence.files.names import sidecar_of
 from whence.formats.rocketmq.index_file import IndexHeader
 from whence.store.message_store import Dialect
 from whence.store.ownership import Flushed, Ownership, Settings, read_ownership
-from whence.store.sidecar import sidecar_of
 
 OWNERSHIP = Ownership(
     Settings(65536, 2000, 97, 400, Dialect.V5_3, ("commitlog", "/other/commitlog")),

@@ -67,7 +67,7 @@ def find(given: Namespace) -> Status:
 
     chosen = _format(given)
     question = _question(given)
-    stores = open_stores(given.stores, slots=given.slots, items=given.items, dialect=given.dialect)
+    stores = open_stores(given.stores, out=given.out, slots=given.slots, items=given.items, dialect=given.dialect)
     with stores, _output(given) as screen:
         with Progress("scanned", quiet=given.quiet) as progress:
             answer = stores.find(progress=progress, **question)
@@ -94,7 +94,7 @@ def explain(given: Namespace) -> Status:
 
     chosen = _format(given)
     question = _question(given)
-    stores = open_stores(given.stores, slots=given.slots, items=given.items, dialect=given.dialect)
+    stores = open_stores(given.stores, out=given.out, slots=given.slots, items=given.items, dialect=given.dialect)
     with stores, _output(given) as screen:
         with Progress("scanned", quiet=given.quiet) as progress:
             explanation = stores.explain(progress=progress, **question)

@@ -93,7 +93,7 @@ class _Teller:
             return
         texts = sorted((text, key_hash) for key_hash, texts in self._hashes.items() for text in texts)
         words = 'An index file knows a message by the Java hash of "topic#key", without its sign.'
-        if self._topics_from == "broker":
+        if self._topics_from in ("broker", "sidecar"):
             words += (
                 " No topic was named, so it is looked up in each one that the folders of consumequeue/ and "
                 f"config/topics.json name: {counted(len(texts), 'text')}."

@@ -89,7 +89,7 @@ def find_parser() -> Parser:
     )
     parser.add_argument("stores", metavar="STORE", nargs="+", help="a folder that has commitlog/ in it")
     _add_question(parser)
-    _add_store(parser)
+    _add_store(parser).add_argument("--out", metavar="DIR", help="where the sidecar is, if not in STORE.whence")
     _add_output(parser, ("table", "json", "jsonl", "csv"))
     _add_common(parser)
     return parser
@@ -104,7 +104,7 @@ def explain_parser() -> Parser:
     )
     parser.add_argument("stores", metavar="STORE", nargs=1, help="a folder that has commitlog/ in it")
     _add_question(parser)
-    _add_store(parser)
+    _add_store(parser).add_argument("--out", metavar="DIR", help="where the sidecar is, if not in STORE.whence")
     _add_output(parser, ("table", "json"))
     _add_common(parser)
     return parser
@@ -256,10 +256,11 @@ def _add_question(parser: Parser) -> None:
     scan.add_argument("--no-scan", action="store_true", help="indexes only; what they do not cover is left out")
 
 
-def _add_store(parser: Parser) -> None:
+def _add_store(parser: Parser) -> argparse._ArgumentGroup:
     store = parser.add_argument_group("the store, where its files do not tell")
     _add_shape(store)
     store.add_argument("--dialect", metavar="D", help="the version that wrote the index: 4.9, 5.3 or 5.5")
+    return store
 
 
 def _add_shape(group: argparse._ArgumentGroup) -> None:

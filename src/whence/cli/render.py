@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whence.cli.terminal import Screen, counted, printable, size_text, time_text, width_of
@@ -233,6 +234,8 @@ def _work(receipt: Receipt) -> list[tuple[str, str]]:
     facts = []
     if receipt.topics_from == "broker":
         facts.append(("topics", "all that the broker's queues and configuration name"))
+    elif receipt.topics_from == "sidecar":
+        facts.append(("topics", "all in the log, as the sidecar's queues name them"))
     elif receipt.topics_from == "log":
         facts.append(("topics", "all in the log"))
     scanned = f"{size_text(receipt.scanned_bytes)} of log scanned" if receipt.scanned_bytes else "nothing scanned"
@@ -292,8 +295,14 @@ def built_text(built: Built, screen: Screen) -> None:
         )
         index, queues, times = (built.count_of(kind) for kind in ("index", "queues", "times"))
         made = f"{counted(index, 'index file')}, {counted(queues, 'queue file')} and {counted(times, 'time file')}"
-        screen.paragraph(f"{made} were written to {printable(str(built.root))}.")
+        screen.paragraph(f"{made} were written to {printable(_near(built.root))}.")
     if built.without_folder:
         topics = ", ".join(map(printable, built.without_folder[:TOPICS_SHOWN]))
         screen.paragraph(f"No folder can be named after these topics, so they have no queues: {topics}.")
     damage_text(built.damage, screen)
+
+
+def _near(path: Path) -> str:
+    """A path as seen from the folder in which the command was typed."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

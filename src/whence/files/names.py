@@ -3,13 +3,16 @@
     commitlog/00000000001073741824               20 digits: byte offset of the file's first byte
     consumequeue/orders/3/00000000000006000000   the same, in one queue's own byte space
     index/20260101120000000                      creation time, local zone: year to millisecond, 17 digits
+    ../store.whence                              what whence keeps beside the store
 
 RocketMQ loads any name in ``index/`` that is a number, so any all-digit name counts as an index file here too.
 """
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from pathlib import Path
 
 OFFSET_DIGITS = 20
 OFFSET_MAX = 2**63 - 1
@@ -73,6 +76,12 @@ def shown_zone(name: str, first_timestamp_ms: int) -> tzinfo | None:
     if not is_shown or index_name(first_timestamp_ms, zone=None) == index_name(first_timestamp_ms + distance):
         return None
     return timezone(timedelta(milliseconds=distance))
+
+
+def sidecar_of(folder: Path) -> Path:
+    """The folder beside a store for all that is not RocketMQ's."""
+    path = Path(os.path.normpath(folder.absolute()))
+    return path.with_name(path.name + ".whence")
 
 
 def is_digits(name: str) -> bool:

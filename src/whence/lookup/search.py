@@ -428,7 +428,7 @@ class LogSearch:
         if question.topic is not None:
             self.receipt.topics_from = "question"
             return {key_hash(question.topic, key) for key in keys}
-        self.receipt.topics_from = "broker"
+        self.receipt.topics_from = self.store.topics_source()
         wants_system = question.system_topics or question.id is not None
         topics = [topic for topic in self.store.topics() if wants_system or not is_system_topic(topic)]
         self._step("topics", topics=sorted(topics))

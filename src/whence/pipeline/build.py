@@ -181,7 +181,7 @@ class Build:
         self._runner = runner
         self._disk = disk
         self._task_count = 0
-        self._known = known if self._goes_on(known) else None
+        self._known = known if goes_on(log, place, settings, known) else None
         self._from = log.begin_offset if self._known is None else self._known.indexed_to
         groups = max(min(GROUPS_A_SLOT * (settings.jobs or runner.slots), GROUPS_MAX), 1)
         self._recipe = Recipe(
@@ -194,23 +194,6 @@ class Build:
         self._work = place.sidecar / WORK / self._digest()
 
     # -- where to begin --------------------------------------------------------------------------------------------
-
-    def _goes_on(self, known: Sidecar | None) -> bool:
-        """Whether what is there can be gone on with: it is of this log, as it was left, and made the same way."""
-        settings, place = self._settings, self._place
-        if known is None or settings.rebuild or known.in_place != place.in_place:
-            return False
-        if (known.shape, known.dialect, known.queue_file_size) != (
-            settings.shape,
-            settings.dialect,
-            settings.queue_file_size,
-        ):
-            return False
-        self._log.refresh()
-        if not known.indexed or known.indexed_to < self._log.begin_offset or not known.is_of(self._log):
-            return False
-        paths = [place.root / "index" / name for name in known.index_names]
-        return all(map(is_file, paths)) and (not paths or _header_of(paths[-1]) == known.newest_header)
 
     def _cut(self) -> list[Stretch]:
         self._log.refresh()
@@ -411,7 +394,8 @@ class Build:
                 self._disk.rename(path, target)
         for folder in folders:
             self._disk.flush_folder(folder)
-        sidecar = self._claim(taken, names, newest)
+        without_folder = sorted({topic for each in made for topic in each.without_folder})
+        sidecar = self._claim(taken, names, newest, without_folder)
         sidecar.write(self._place.sidecar, self._disk)
         kept = {target for _, target in renames}
         skipped = len(before) - sum(1 for name in before if root / "index" / name in kept)
@@ -429,7 +413,7 @@ class Build:
             to_offset=sidecar.indexed_to,
             damage=tuple(damage for spilled in taken for damage in spilled.damage)
             + tuple(gap for _, end, gap in self._log.gaps(sidecar.indexed_to) if end > self._from),
-            without_folder=tuple(sorted({topic for each in made for topic in each.without_folder})),
+            without_folder=tuple(without_folder),
             sidecar=sidecar,
             root=root,
             queues_size=sum(each.queues_size for each in made),
@@ -446,7 +430,9 @@ class Build:
             names.append(name)
         return place.root / "index" / name
 
-    def _claim(self, taken: Sequence[Spilled], names: Sequence[str], newest: IndexHeader) -> Sidecar:
+    def _claim(
+        self, taken: Sequence[Spilled], names: Sequence[str], newest: IndexHeader, without_folder: Sequence[str]
+    ) -> Sidecar:
         """What sidecar.json is to say."""
         settings, known = self._settings, self._known
         end = taken[-1].end_offset if taken else self._from
@@ -470,6 +456,7 @@ class Build:
             index_names=tuple(names),
             newest_header=newest,
             in_place=self._place.in_place,
+            other_topics=tuple(sorted({*without_folder, *(() if known is None else known.other_topics)})),
         )
 
     def _last_record(self, taken: Sequence[Spilled]) -> tuple[int, bytes]:
@@ -495,6 +482,40 @@ class Build:
         for name in _names_in(times):
             if times / name not in kept:
                 self._disk.remove(times / name)
+
+
+def goes_on(log: CommitLog, place: BuildPlace, settings: BuildSettings, known: Sidecar | None) -> bool:
+    """Whether what is there can be gone on with: it is of this log, as it was left, and made the same way."""
+    if known is None or settings.rebuild or known.in_place != place.in_place:
+        return False
+    made = (known.shape, known.dialect, known.queue_file_size)
+    if made != (settings.shape, settings.dialect, settings.queue_file_size):
+        return False
+    log.refresh()
+    if not known.indexed or known.indexed_to < log.begin_offset or not known.is_of(log):
+        return False
+    paths = [place.root / "index" / name for name in known.index_names]
+    return all(map(is_file, paths)) and (not paths or _header_of(paths[-1]) == known.newest_header)
+
+
+def nothing_built(place: BuildPlace, known: Sidecar) -> Built:
+    """What is told of a build that had nothing to do."""
+    return Built(
+        files=(),
+        messages=0,
+        items=0,
+        bytes_read=0,
+        elapsed_s=0.0,
+        tasks=0,
+        skipped_files=len(known.index_names),
+        from_offset=known.indexed_to,
+        to_offset=known.indexed_to,
+        damage=(),
+        without_folder=(),
+        sidecar=known,
+        root=place.root,
+        queues_size=0,
+    )
 
 
 def build_task(task: IndexTask | QueueTask | TimesTask) -> Made:

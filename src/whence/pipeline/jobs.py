@@ -15,9 +15,9 @@ from whence.errors import CorruptError, LockedError, StoreError, UsageError
 from whence.files.disk import Disk
 from whence.files.folder import files_in, folders_in, is_folder
 from whence.files.lock import StoreLock
-from whence.files.names import shown_zone
+from whence.files.names import shown_zone, sidecar_of
 from whence.formats.rocketmq.index_file import FIRST_ITEM
-from whence.pipeline.build import ALL_KINDS, Build, BuildPlace, BuildSettings, Built
+from whence.pipeline.build import ALL_KINDS, Build, BuildPlace, BuildSettings, Built, goes_on, nothing_built
 from whence.pipeline.runner import Runner, Watcher
 from whence.pipeline.session import SparkSettings, open_session
 from whence.pipeline.tasks import Kind
@@ -25,7 +25,7 @@ from whence.store.index_file import DEFAULT_SHAPE, Shape
 from whence.store.message_store import Dialect, MessageStore
 from whence.store.owned_store import Options, now_ms, own_store
 from whence.store.ownership import Flushed, Ownership, Settings, read_ownership
-from whence.store.sidecar import Sidecar, read_sidecar, sidecar_of
+from whence.store.sidecar import Sidecar, read_sidecar
 from whence.store.topic_table import TopicTable
 
 QUEUE_FILE_SIZE = Settings().queue_file_size
@@ -69,6 +69,9 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
         known = _known(sidecar)
         settings = _settings(store, options, known, ownership)
         place = BuildPlace(sidecar, folder if in_place else sidecar, _zone(store) if in_place else UTC)
+        if known is not None and goes_on(store.commit_log, place, settings, known):
+            if store.commit_log.end_offset(boundary=known.indexed_to) == known.indexed_to:
+                return nothing_built(place, known)
         spark = stack.enter_context(open_session(options.spark, log_file=options.log_file))
         built = Build(store.commit_log, place, settings, known, Runner(spark, watcher), disk).run()
         if ownership is not None and Kind.INDEX in settings.kinds:

@@ -9,7 +9,7 @@ from pathlib import Path
 from whence.errors import CorruptError, FormatError, NotFoundError, StoreError, UsageError
 from whence.files.folder import FileState, FolderWatch, files_in
 from whence.files.map_pool import MapPool
-from whence.files.names import is_digits
+from whence.files.names import OFFSET_MAX, is_digits
 from whence.formats.hashing import key_hash as hash_of_key
 from whence.formats.hashing import tag_hash
 from whence.formats.rocketmq.index_file import HEADER_SIZE, NO_ITEM, decode_header
@@ -54,6 +54,10 @@ class Cover:
     log_damage: tuple[tuple[int, int, Damage], ...]
 
 
+_Stretch = tuple[int, int, IndexFile | None]
+"""From where to where, and the file that covers it."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Reach:
     """What one file can be believed for: all messages between the records at ``begin`` and ``end``.
@@ -72,48 +76,43 @@ class _Reach:
 
 
 class Index:
-    """All index files of one folder, ordered by the offsets in their headers, for names tell only local time.
+    """All index files of some folders, ordered by the offsets in their headers, for names tell only local time.
+
+    What the files of the first folder cover, those of the next one need not.
 
     A file is a claim. It is believed if the records at its begin and end offset are in the log and bear its
     header's times; then every message between the two is in it, as far as its broker dispatched it.
     """
 
-    def __init__(self, folder: Path, shape: Shape | None = None) -> None:
-        self.folder = folder
+    def __init__(self, *folders: Path, shape: Shape | None = None) -> None:
+        self.folders = folders
         self._asked_shape = shape
-        self._watch = FolderWatch(folder)
+        self._watches = [FolderWatch(folder) for folder in folders]
         self._maps = MapPool()
         self._unfit: set[IndexFile] = set()
         self._is_being_made = False
         self._distrusted: dict[IndexFile, CorruptError] = {}
         self._sampled: set[IndexFile] = set()
-        self._states: dict[str, FileState] = {}
-        self._files: dict[str, IndexFile] = {}
+        self._states: dict[Path, FileState] = {}
+        self._files: dict[Path, IndexFile] = {}
         self._unreadable: list[Damage] = []
         self._reaches: dict[IndexFile, tuple[bytes, _Reach | None]] = {}
         self.refresh()
 
     def refresh(self) -> None:
         """Notice files that were added or deleted."""
-        try:
-            if not self._watch.changed() and not self._unfit and not self._is_being_made:
-                return
-            found = {name: state for name, state in files_in(self.folder).items() if is_digits(name)}
-        except NotFoundError:
-            found = {}
-        except StoreError as error:
-            self._files, self._unreadable = {}, [_unreadable(self.folder, error)]
+        changed = [self._is_changed(watch) for watch in self._watches]
+        if not any(changed) and not self._unfit and not self._is_being_made:
             return
-        newest = max(found, default="")
-        self._is_being_made = bool(found) and found[newest].size == 0
-        if self._is_being_made:
-            del found[newest]  # it is not there yet, or its maker was killed
         known, self._files, self._unreadable = self._files, {}, []
-        for name in sorted(found):
-            file = known.get(name)
+        self._is_being_made = False
+        found: dict[Path, FileState] = {}
+        for folder in self.folders:
+            found |= self._listed(folder)
+        for path in found:
+            file = known.get(path)
             # The first look may have been before the broker gave the file its length, or before it was repaired.
-            if file is None or self._states.get(name) != found[name]:
-                path = self.folder / name
+            if file is None or self._states.get(path) != found[path]:
                 try:
                     file = IndexFile(path, self._maps)
                 except NotFoundError:
@@ -121,7 +120,7 @@ class Index:
                 except StoreError as error:
                     self._unreadable.append(_unreadable(path, error))
                     continue
-            self._files[name] = file
+            self._files[path] = file
         self._states = found
         kept = set(self._files.values())
         self._maps.keep({file.key for file in kept})
@@ -130,9 +129,30 @@ class Index:
         self._distrusted = {file: error for file, error in self._distrusted.items() if file in kept}
         self._reaches = {file: reach for file, reach in self._reaches.items() if file in kept}
 
+    def _is_changed(self, watch: FolderWatch) -> bool:
+        try:
+            return watch.changed()
+        except StoreError:
+            return True  # to list it will tell
+
+    def _listed(self, folder: Path) -> dict[Path, FileState]:
+        """The index files of a folder, by name."""
+        try:
+            found = {name: state for name, state in files_in(folder).items() if is_digits(name)}
+        except NotFoundError:
+            return {}
+        except StoreError as error:
+            self._unreadable.append(_unreadable(folder, error))
+            return {}
+        newest = max(found, default="")
+        if found and found[newest].size == 0:
+            self._is_being_made = True
+            del found[newest]  # it is not there yet, or its maker was killed
+        return {folder / name: found[name] for name in sorted(found)}
+
     @property
     def files(self) -> list[IndexFile]:
-        """The files that could be opened, by name."""
+        """The files that could be opened, folder by folder, by name."""
         return list(self._files.values())
 
     def state(self) -> tuple[object, ...]:
@@ -140,12 +160,12 @@ class Index:
         self.refresh()
         return tuple(
             (
-                name,
-                self._states[name],
+                path,
+                self._states[path],
                 file in self._distrusted,
                 None if self._is_full(file) else self._header_now(file),
             )
-            for name, file in self._files.items()
+            for path, file in self._files.items()
         )
 
     def _header_now(self, file: IndexFile) -> object:
@@ -169,7 +189,7 @@ class Index:
 
     def forget(self, file: IndexFile) -> None:
         """Look anew for what has this file's name: it is not there any more, or another one has taken its place."""
-        self._states.pop(file.path.name, None)
+        self._states.pop(file.path, None)
         self._unfit.add(file)
 
     def cover(self, log: CommitLog) -> Cover:
@@ -200,31 +220,26 @@ class Index:
             else:
                 reaches.append(reach)
         reaches.sort(key=lambda reach: (reach.begin, reach.end))
-        while reaches:
-            newest = max(reaches, key=lambda reach: reach.end)
-            try:
-                self._sample(newest.file, log)
-                break
-            except CorruptError as error:
-                reaches.remove(newest)
-                not_used.append(_not_used(newest.file, error))
-                self._unfit.add(newest.file)
-            except NotFoundError:
-                reaches.remove(newest)
-                self.forget(newest.file)
-
-        stretches: list[tuple[int, int, IndexFile | None]] = []
-        position = begin_offset
-        for reach in reaches:
-            begin = max(reach.begin_next, position)
-            if begin < reach.end:
-                stretches += [(position, begin, None), (begin, reach.end, reach.file)]
-                position = reach.end
-        end_offset = log.end_offset(boundary=position)
-        stretches.append((position, end_offset, None))
-
+        for folder in self.folders:
+            self._drop_unfit(folder, reaches, log, not_used)
         hops = {reach.begin: reach.begin_next for reach in reaches}
         hops |= {reach.end: reach.end_next for reach in reaches}
+        stretches: list[_Stretch] = [(begin_offset, OFFSET_MAX, None)]
+        for folder in self.folders:
+            mine = [reach for reach in reaches if reach.file.path.parent == folder]
+            stretches = [
+                part
+                for begin, end, file in stretches
+                for part in (
+                    _covered(begin, end, mine)
+                    if file is None and not _is_seam(begin, end, hops)
+                    else [(begin, end, file)]
+                )
+            ]
+        position = stretches[-1][0]
+        end_offset = log.end_offset(boundary=position)
+        stretches[-1] = (position, end_offset, None)
+
         last = max(reaches, key=lambda reach: reach.end, default=None)
         return Cover(
             begin_offset=begin_offset,
@@ -246,6 +261,20 @@ class Index:
             indexed_to_timestamp_ms=last.end_timestamp_ms if last else None,
             log_damage=tuple(log.damage(end_offset)),
         )
+
+    def _drop_unfit(self, folder: Path, reaches: list[_Reach], log: CommitLog, not_used: list[Damage]) -> None:
+        """Take out the newest file of a folder as long as its items do not lead to their messages."""
+        while mine := [reach for reach in reaches if reach.file.path.parent == folder]:
+            newest = max(mine, key=lambda reach: reach.end)
+            try:
+                self._sample(newest.file, log)
+                return
+            except CorruptError as error:
+                not_used.append(_not_used(newest.file, error))
+                self._unfit.add(newest.file)
+            except NotFoundError:
+                self.forget(newest.file)
+            reaches.remove(newest)
 
     def _reach(self, file: IndexFile, log: CommitLog) -> _Reach | None:
         """What this file covers; None if nothing was put into it. The reason it is not believed is an error."""
@@ -367,6 +396,19 @@ def _next_record(log: CommitLog, physical_offset: int, timestamp_ms: int, which:
             f"was stored at {message.store_timestamp_ms}"
         )
     return log.next_boundary(physical_offset + message.size)
+
+
+def _covered(from_offset: int, to_offset: int, reaches: list[_Reach]) -> list[_Stretch]:
+    """A stretch, cut into what the files cover and what they do not."""
+    stretches: list[_Stretch] = []
+    position = from_offset
+    for reach in reaches:
+        begin, end = max(reach.begin_next, position), min(reach.end, to_offset)
+        if begin < end:
+            stretches += [(position, begin, None), (begin, end, reach.file)]
+            position = end
+    stretches.append((position, to_offset, None))
+    return [(begin, end, file) for begin, end, file in stretches if begin < end]
 
 
 def _uncovered(from_offset: int, to_offset: int, log: CommitLog, seam: bool) -> list[Segment]:

@@ -42,6 +42,8 @@ class Dialect(StrEnum):
 class MessageStore:
     """A store folder: CommitLog, ConsumeQueues, index, checkpoint and config. Reads, and changes nothing.
 
+    With a ``sidecar``, index and queues are looked for there first.
+
     One object is for one thread; any number of objects and processes may read one store, also while a broker
     writes to it. What was appended since the last call is seen by the next one.
     """
@@ -52,13 +54,17 @@ class MessageStore:
         shape: Shape | None = None,
         dialect: Dialect | None = None,
         log_folders: Sequence[Path] = (),
+        sidecar: Path | None = None,
     ) -> None:
         log_folders = log_folders or [folder / "commitlog"]
         if not all(map(is_folder, log_folders)):
             raise NotFoundError(f"{folder}: is no RocketMQ store, it has no folder commitlog/")
         self.folder = folder
+        self.sidecar = sidecar
+        self.roots = (folder,) if sidecar is None else (sidecar, folder)
+        """Where index and queues are looked for, in this order."""
         self.commit_log = CommitLog(*log_folders)
-        self.index = Index(folder / "index", shape)
+        self.index = Index(*(root / "index" for root in self.roots), shape=shape)
         self.stretch_keys = StretchKeys(self.commit_log)
         self._asked_dialect = dialect
         self._queues: OrderedDict[tuple[str, int], ConsumeQueue] = OrderedDict()
@@ -123,16 +129,27 @@ class MessageStore:
         return self._cover
 
     def index_source(self) -> str:
-        """Who made the index: ``whence``, if all of it is whence's own, or ``broker``."""
+        """Who made the index that covers the log now: ``whence``, if all of it is whence's own, or ``broker``."""
         cover = self.cover()
         if self._source is None or self._source[0] is not cover:
-            by_us = False
-            if is_file(self.folder / "whence.json"):
-                from whence.store.ownership import is_indexed_by_us
-
-                by_us = is_indexed_by_us(self.folder, self.index.files)
-            self._source = (cover, "whence" if by_us else "broker")
+            used = [segment.file for segment in cover.segments if segment.file is not None]
+            self._source = (cover, "whence" if self._is_indexed_by_us(used) else "broker")
         return self._source[1]
+
+    def _is_indexed_by_us(self, used: list[IndexFile]) -> bool:
+        """Whether whence made all of these: as builds, or as the store's writer."""
+        if used and self.sidecar is not None and is_file(self.sidecar / "sidecar.json"):
+            from whence.store.sidecar import is_built_by_us
+
+            used = [file for file in used if not is_built_by_us(self.folder, self.sidecar, file)]
+            if not used:
+                return True
+        own = self.folder / "index"
+        if not is_file(self.folder / "whence.json") or any(file.path.parent != own for file in used):
+            return False
+        from whence.store.ownership import is_indexed_by_us
+
+        return is_indexed_by_us(self.folder, [file for file in self.index.files if file.path.parent == own])
 
     # -- queues and topics -----------------------------------------------------------------------------------
 
@@ -140,8 +157,8 @@ class MessageStore:
         """The folder of a queue; a topic that is no plain name never becomes a path."""
         if not can_be_folder(topic) or queue < 0:
             raise NotFoundError(f"topic {topic!r} has no queue {queue}")
-        plain, batch = (self.folder / kind / topic / str(queue) for kind in QUEUE_FOLDERS)
-        return batch if is_folder(batch) and not is_folder(plain) else plain
+        places = [root / kind / topic / str(queue) for root in self.roots for kind in QUEUE_FOLDERS]
+        return next(filter(is_folder, places), self.folder / QUEUE_FOLDERS[0] / topic / str(queue))
 
     def queue(self, topic: str, queue: int) -> ConsumeQueue:
         found = self._queues.get((topic, queue))
@@ -161,20 +178,30 @@ class MessageStore:
         """The queues of a topic that have a folder."""
         if not can_be_folder(topic):
             return []
-        names = {name for kind in QUEUE_FOLDERS for name in _folders_in(self.folder / kind / topic)}
+        places = (root / kind / topic for root in self.roots for kind in QUEUE_FOLDERS)
+        names = {name for place in places for name in _folders_in(place)}
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
+    def topics_source(self) -> str:
+        """Who tells which topics there are: the ``sidecar``, which was built from the log, or the ``broker``."""
+        is_told = self.sidecar is not None and is_folder(self.sidecar / "consumequeue")
+        return "sidecar" if is_told and self.index_source() == "whence" else "broker"
+
     def topics(self) -> frozenset[str]:
-        """The topics that the queue folders and ``config/topics.json`` name."""
-        sources = tuple(self.folder / name for name in (*QUEUE_FOLDERS, "config"))
-        state = tuple(_modified(folder) for folder in sources)
+        """The topics that the queue folders, the sidecar and ``config/topics.json`` name."""
+        places = [root / kind for root in self.roots for kind in QUEUE_FOLDERS]
+        state = tuple(_modified(folder) for folder in (*places, self.folder / "config", *self.roots))
         if self._topics is None or self._topics[0] != state:
-            names = {name for folder in sources[:2] for name in _folders_in(folder)}
+            names = {name for place in places for name in _folders_in(place)}
             try:
                 table = self.config("topics.json").get("topicConfigTable")
                 names |= set(table) if isinstance(table, dict) else set()
             except (FormatError, StoreError):
                 pass  # a broker that stopped in the middle leaves it empty; the folders tell
+            if self.sidecar is not None:
+                from whence.store.sidecar import other_topics
+
+                names |= other_topics(self.sidecar)
             self._topics = (state, frozenset(names))
         return self._topics[1]
 

@@ -26,7 +26,7 @@ from whence.errors import CorruptError, FormatError, FullError, StoreError, Usag
 from whence.files.disk import ZEROS, Disk
 from whence.files.folder import files_in, folders_in, is_folder
 from whence.files.mapped_file import MappedFile
-from whence.files.names import OFFSET_MAX, is_digits, offset_name
+from whence.files.names import OFFSET_MAX, is_digits, offset_name, sidecar_of
 from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY
 from whence.formats.rocketmq.index_file import FIRST_ITEM, decode_items, item_position
 from whence.store.commit_log import CommitLog, is_half
@@ -38,7 +38,6 @@ from whence.store.message_store import Dialect, read_checkpoint
 from whence.store.ownership import NO_INDEX, Flushed, Ownership, is_same_log
 from whence.store.queue_files import cut_queue, queue_tail
 from whence.store.scan import Reason
-from whence.store.sidecar import sidecar_of
 
 QUEUES = {"consumequeue": ENTRY, "batchconsumequeue": BATCH_ENTRY}
 

@@ -17,6 +17,7 @@
     index_files                    names, in order
     newest_index                   header of the last of them
     in_place                       whether index and queues lie in the store itself
+    other_topics                   those that have no queue here, since no folder can have their name
     fields                         names of indexed fields and their SQL
 
 It is a claim: who reads an index file looks whether the log bears its header out, whatever is said here. What is
@@ -30,13 +31,13 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from whence.errors import CorruptError, NotFoundError, UnsupportedError
+from whence.errors import CorruptError, FormatError, NotFoundError, UnsupportedError
 from whence.files.disk import Disk
 from whence.files.mapped_file import read_whole
 from whence.files.names import OFFSET_MAX, is_digits
 from whence.formats.rocketmq.index_file import IndexHeader
 from whence.store.commit_log import CommitLog
-from whence.store.index_file import Shape
+from whence.store.index_file import IndexFile, Shape
 from whence.store.log_file import HEAD_SIZE
 from whence.store.message_store import Dialect
 
@@ -45,11 +46,6 @@ VERSION = 1
 KIND = "rocketmq"
 SIZE_MAX = 64 * 1048576
 NO_HEADER = IndexHeader(0, 0, 0, 0, 0, 0)
-
-
-def sidecar_of(folder: Path) -> Path:
-    """The folder beside a store for all that is not RocketMQ's."""
-    return folder.with_name(folder.name + ".whence")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +62,7 @@ class Sidecar:
     index_names: tuple[str, ...] = ()
     newest_header: IndexHeader = NO_HEADER
     in_place: bool = False
+    other_topics: tuple[str, ...] = ()
     fields: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -98,6 +95,7 @@ class Sidecar:
             "index_files": self.index_names,
             "newest_index": asdict(self.newest_header),
             "in_place": self.in_place,
+            "other_topics": self.other_topics,
             "fields": self.fields,
         }
         disk.replace(folder / NAME, (json.dumps(document, indent=1) + "\n").encode())
@@ -123,12 +121,32 @@ def read_sidecar(folder: Path) -> Sidecar | None:
         raise CorruptError(f"is not what whence wrote: {error!r}", path=path) from error
 
 
+def other_topics(folder: Path) -> frozenset[str]:
+    """Topics of the log that no folder can be named after, as far as the sidecar in ``folder`` knows."""
+    try:
+        sidecar = read_sidecar(folder)
+    except FormatError:
+        return frozenset()
+    return frozenset(() if sidecar is None else sidecar.other_topics)
+
+
+def is_built_by_us(store: Path, folder: Path, file: IndexFile) -> bool:
+    """Whether a build of whence made this index file, as far as the sidecar in ``folder`` knows."""
+    try:
+        sidecar = read_sidecar(folder)
+    except FormatError:
+        return False
+    if sidecar is None or file.path.parent != (store if sidecar.in_place else folder) / "index":
+        return False
+    if file.path.name not in sidecar.index_names:
+        return False
+    return file.path.name != sidecar.index_names[-1] or file.header() == sidecar.newest_header
+
+
 def _decode(document: dict[str, Any]) -> Sidecar:
-    last, names = document["last_record"], tuple(document["index_files"])
-    if not all(isinstance(name, str) and is_digits(name) for name in names):
+    last, names = document["last_record"], tuple(map(_text, document["index_files"]))
+    if not all(map(is_digits, names)):
         raise ValueError("an index file has a name of digits")
-    if not all(isinstance(each, str) for pair in document["fields"].items() for each in pair):
-        raise ValueError("a field has a name and an expression")
     indexed = tuple((_int(begin), _int(end)) for begin, end in document["indexed"])
     if any(begin > end for begin, end in indexed):
         raise ValueError("a stretch ends before it begins")
@@ -139,15 +157,22 @@ def _decode(document: dict[str, Any]) -> Sidecar:
         queue_file_size=_int(document["queue_file_size"]),
         indexed=indexed,
         last_record_offset=_int(last["offset"]),
-        last_record=bytes.fromhex(last["head"]),
+        last_record=bytes.fromhex(_text(last["head"])),
         index_names=names,
         newest_header=IndexHeader(*(_int(document["newest_index"][each.name]) for each in fields(IndexHeader))),
         in_place=document["in_place"] is True,
-        fields=dict(document["fields"]),
+        other_topics=tuple(map(_text, document["other_topics"])),
+        fields={_text(name): _text(expression) for name, expression in document["fields"].items()},
     )
 
 
 def _int(value: Any) -> int:
     if type(value) is not int or not -OFFSET_MAX <= value <= OFFSET_MAX:
         raise ValueError(f"{value!r} is no number")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError(f"{value!r} is no text")
     return value
