@@ -124,6 +124,7 @@ def told(folder: Path) -> list[Acknowledged]:
     return [Acknowledged.of(record) for record in read_log(folder)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_killed", [False, True], ids=["closed", "killed"])
 @pytest.mark.parametrize("what", NO_LOSS)
 def test_what_can_be_made_from_the_log_is_made_again(store, what, is_killed):

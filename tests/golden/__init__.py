@@ -4,6 +4,7 @@
 edited: where whence and this data disagree, whence is wrong.
 
     for name in ALL: ...                       names by kind, for pytest.mark.parametrize
+    few_fast(ALL)                              the same for a test that takes long: most of them marked as slow
     golden("v5-clean").store                   fixture of conftest.py: the unpacked store, only for reading
     golden("v5-clean").copy(tmp_path)          a fresh copy that a test may damage
     golden("v5-clean").messages                the answers, as plain dicts with RocketMQ's names and values
@@ -14,10 +15,14 @@ import gzip
 import json
 import shutil
 import tarfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import pytest
+from _pytest.mark import ParameterSet
 
 from tests.reference import Record, read_log
 
@@ -33,8 +38,14 @@ DAMAGED = ("v5-damaged-body-flip", "v5-damaged-half-record", "v5-damaged-lost-pa
 # A crashed store was never opened again, so it has no answers of a running store.
 ANSWERED = CLEAN + DIRECT + RECOVERED + DAMAGED
 ALL = ANSWERED + CRASHED
+FEW = ("v4-clean", "v5-direct-crc", "v5-recovered-a", "v5-damaged-half-record", "v5-crashed-b")  # one of each kind
 
 DIALECTS = {"4.9.5": "4.9", "5.3.3": "5.3", "5.5.0": "5.5"}
+
+
+def few_fast(names: Iterable[str]) -> list[ParameterSet]:
+    """Of the names, those of FEW as they are, the others for slow tests."""
+    return [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in names]
 
 
 def load(path: Path) -> Any:

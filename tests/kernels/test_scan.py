@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.golden import ALL, CLEAN, DIRECT, RECOVERED, GoldenStore
+from tests.golden import ALL, CLEAN, DIRECT, RECOVERED, GoldenStore, few_fast
 from tests.kernels.scan_twin import Scan, assert_alike, scan_by_kernel
 from tests.reference import (
     SCHEDULE_TOPIC,
@@ -43,7 +43,7 @@ def whole_log(golden: GoldenStore) -> Iterator[Scan]:
             return
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", few_fast(ALL))
 def test_scan_finds_every_message_that_rocketmq_reads(golden: Callable[[str], GoldenStore], name: str):
     found = [message for scan in whole_log(golden(name)) for message in scan.messages]
     damaged_from = golden(name).records[-1].physical_offset + 1
@@ -64,7 +64,7 @@ def test_scan_finds_every_message_that_rocketmq_reads(golden: Callable[[str], Go
         assert message["delay_level"] == properties.get("DELAY", "")
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", few_fast(ALL))
 def test_scan_ends_each_file_where_rocketmq_does(golden: Callable[[str], GoldenStore], name: str):
     files = list(log_files_of(golden(name)))
     for scan, answer, (data, base_offset) in zip(

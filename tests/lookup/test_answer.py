@@ -6,7 +6,7 @@ import json
 import pytest
 
 import whence
-from tests.golden import ALL
+from tests.golden import ALL, few_fast
 from tests.lookup.judge import offsets
 from tests.store_maker import FILE_SIZE, T, make_store, message
 
@@ -170,7 +170,7 @@ def test_an_answer_is_iterated_over_for_its_messages(made):
     assert answer.receipt.elapsed_us > 0
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", few_fast(ALL))
 def test_every_message_of_a_golden_set_becomes_json(asked_golden, name):
     """Also those with bodies that cannot be expanded, broken text, and all kinds of hosts."""
     store, records = asked_golden(name)

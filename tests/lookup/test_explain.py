@@ -5,7 +5,7 @@ import json
 import pytest
 
 import whence
-from tests.golden import ALL
+from tests.golden import ALL, few_fast
 from tests.lookup.judge import offsets
 from tests.reference import key_hash
 from tests.store_maker import FILE_SIZE, make_store, message
@@ -17,7 +17,7 @@ def steps(explanation, name):
     return [step.details for step in explanation.steps if step.name == name]
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", few_fast(ALL))
 def test_the_answer_is_that_of_find(asked, judge, name):
     for key in [*judge(name).hot_keys[:3], "absent"]:
         explanation = asked(name).explain(key=key, limit=None)

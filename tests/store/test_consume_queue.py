@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.golden import ANSWERED
+from tests.golden import ANSWERED, few_fast
 from tests.reference import Entry as EntryTwin
 from tests.reference import build_queues, first_at_or_after, last_at_or_before
 from tests.store_maker import FILE_SIZE, QUEUE_FILE_SIZE, T, make_store, message
@@ -81,7 +81,7 @@ def test_offsets_by_time_are_those_of_rocketmq(golden, opened, name):
             assert store.offset_by_time(topic, queue, timestamp_ms, boundary) == offset, known
 
 
-@pytest.mark.parametrize("name", ANSWERED)
+@pytest.mark.parametrize("name", few_fast(ANSWERED))
 def test_offsets_by_time_are_exact_where_times_rise(golden, opened, name):
     """Held against the obvious twin, for every time that a queue holds and one millisecond beside it."""
     store = opened(name)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.golden import ALL, INDEX_FILES
+from tests.golden import ALL, INDEX_FILES, few_fast
 from tests.store_maker import make_store, message
 from whence.errors import CorruptError, NotFoundError, StoreError, UsageError, WhenceError
 from whence.files.mapped_file import MappedFile
@@ -108,7 +108,7 @@ def test_what_is_no_file_of_a_store_is_refused(tmp_path):
 # Golden files
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", few_fast(ALL))
 def test_commit_log_files_hold_the_golden_messages(golden, name):
     store = golden(name).store
     messages = {message["position"]: message for message in golden(name).messages}
