@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from whence.files.mapped_pages import map_pages
 from whence.files.names import OFFSET_MAX
 from whence.store.commit_log import CommitLog, is_half
 from whence.store.damage import Damage, DamageKind
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 ROWS = 16_384  # messages in one batch, and items: a few megabytes, and Ctrl-C is heard between two batches
 ITEM_ROWS = 65_536
+AHEAD_SIZE = 4 * 1048576  # bytes that are mapped before they are scanned: in passing it takes 1.3 times as long
 
 
 class Batch(NamedTuple):
@@ -61,8 +63,11 @@ class FileScan:
 
         file, base = self._file, self._file.base
         data = np.frombuffer(file.file.data, np.uint8)
-        end = self._end
+        end, ahead = self._end, AHEAD_SIZE
         while self.position < self._end:
+            if end - self.position >= AHEAD_SIZE:
+                map_pages(data.ctypes.data + self.position, min(ahead, end - self.position))
+            begin = self.position
             result = scan_stretch(
                 data,
                 base,
@@ -78,6 +83,7 @@ class FileScan:
                 last = messages[count - 1]
                 last_at = int(last["physical_offset"]) - base
                 self.position = last_at + int(last["size"])
+                ahead = max(self.position - begin, AHEAD_SIZE)
             if result.status in (Status.FULL, Status.END):
                 yield Batch(data, base, messages[:count], items[:item_count])
                 continue
