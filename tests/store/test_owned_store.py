@@ -17,6 +17,7 @@ import pytest
 import whence
 from tests.disks import UnflushedDisk
 from whence.door import WritableStore
+from whence.store import dispatcher
 from whence.store.expiry_policy import ALL_HOURS, ExpiryPolicy
 from whence.store.message_store import read_checkpoint
 from whence.store.owned_store import Options, own_store
@@ -32,7 +33,7 @@ def ownership_of(folder) -> Ownership:
 
 
 def create(folder, **options):
-    return whence.create(folder, disk=UnflushedDisk(), **{**SIZES, **options})
+    return whence.create(folder, **{"disk": UnflushedDisk(), **SIZES, **options})
 
 
 def test_what_is_appended_is_found_at_once_and_after_it_was_closed(tmp_path):
@@ -303,6 +304,17 @@ class SlowDisk(UnflushedDisk):
     def fsync(self, path, descriptor):
         if self.is_slow and "commitlog" in str(path):
             time.sleep(0.3)
+
+
+def test_what_nobody_waited_for_is_dispatched_when_it_is_flushed(tmp_path, monkeypatch):
+    monkeypatch.setattr(dispatcher, "IDLE_S", 60)
+    disk = SlowDisk()
+    with create(tmp_path / "store", flush="sync", disk=disk) as store:
+        disk.is_slow = True
+        for _ in range(3):
+            result = store.append("T", b"x", wait=False)
+            end = result.physical_offset + result.size
+            wait_until(lambda end=end: store._owned.dispatcher.dispatched_offset >= end)
 
 
 def test_an_append_that_is_interrupted_while_it_waits_harms_no_later_one(tmp_path):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from enum import StrEnum
 
 from whence.errors import StoreError
@@ -33,7 +34,10 @@ class FlushMode(StrEnum):
 
 
 class Flusher:
-    """Flushes one log, from here until :meth:`close`. Any number of threads may wait."""
+    """Flushes one log, from here until :meth:`close`. Any number of threads may wait.
+
+    ``on_flush`` is called after each flush: those who do not wait learn of it so.
+    """
 
     def __init__(
         self,
@@ -43,12 +47,14 @@ class Flusher:
         interval_s: float = 0.5,
         thorough_interval_s: float = 10.0,
         timeout_s: float = 5.0,
+        on_flush: Callable[[], object] = lambda: None,
     ) -> None:
         self.mode = FlushMode(mode)
         self.timeout_s = timeout_s
         self._log = log
         self._interval_s = interval_s
         self._thorough_interval_s = thorough_interval_s
+        self._on_flush = on_flush
         self._is_closed = False
         self._gates = threading.local()  # the lock that a thread sleeps on
         self._lock = threading.Lock()  # of what follows
@@ -123,6 +129,7 @@ class Flusher:
                 self._flush()  # covers all who wait: they had appended before
             for gate in waiting:
                 gate.release()
+            self._on_flush()
 
     def _let_others_come(self) -> None:
         """Let threads run that are about to wait, as long as each turn brings some: one flush then serves more.

@@ -195,7 +195,9 @@ class OwnedStore:
             self.dispatcher.dispatch()
             if recovered.end_offset > recovered.flushed.queues:
                 self.dispatcher.flush()
-            self.flusher = Flusher(self.log, options.flush, timeout_s=options.flush_timeout_s)
+            self.flusher = Flusher(
+                self.log, options.flush, timeout_s=options.flush_timeout_s, on_flush=self.dispatcher.wake
+            )
             undo.callback(self.flusher.close)
             self.appender = Appender(
                 self.log,
