@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import whence
+from tests.disks import UnflushedDisk
 from tests.golden import ALL, INDEX_FILES, few_fast
 from tests.store_maker import make_store, message
 from whence.errors import CorruptError, NotFoundError, StoreError, UsageError, WhenceError
@@ -71,6 +73,7 @@ def test_file_that_was_copied_away_is_known_by_its_bytes(golden, name):
         ("config/timercheck", Kind.TIMER_CHECKPOINT),
         ("config/timermetrics", Kind.CONFIG),
         ("config/topics.json.bak", Kind.CONFIG),
+        ("whence.json", Kind.OWNERSHIP),
         ("consumequeue_ext/T/0/" + "0" * 20, Kind.CONSUME_QUEUE_EXT),
         ("batchconsumequeue/T/0/" + "0" * 20, Kind.BATCH_CONSUME_QUEUE),
         ("commitlog/readme", None),
@@ -228,6 +231,24 @@ def test_config_shows_a_row_for_each_entry(golden):
     inspection = inspect_file(golden("v5-clean").store / "config" / "topics.json", limit=None)
     assert "TopicTest" in [row["name"] for row in inspection.rows]
     assert inspection.facts["topicConfigTable"] == len(inspection.rows)
+
+
+def test_what_whence_keeps_is_told_as_such(tmp_path):
+    with whence.create(tmp_path / "store", file_size=65536, slots=7, items=4, disk=UnflushedDisk()) as store:
+        for _ in range(3):
+            store.append("T", b"body", keys=["a", "b"])
+    inspection = inspect_file(tmp_path / "store" / "whence.json")
+    assert "What whence keeps" in inspection.words
+    facts = inspection.facts
+    assert (facts["file_size"], facts["dialect"], facts["log_folders"], facts["writer"]) == (
+        65536,
+        "5.5",
+        "commitlog",
+        0,
+    )
+    index_names = sorted(path.name for path in (tmp_path / "store" / "index").iterdir())
+    assert [row["older_index_file"] for row in inspection.rows] + [facts["newest_index_name"]] == index_names
+    assert facts["flushed_queues"] == facts["flushed_index"] > facts["last_record_offset"] > 0
 
 
 def test_abort_names_its_process(golden):

@@ -54,6 +54,7 @@ class Kind(StrEnum):
     TIMER_WHEEL = "timerwheel"
     TIMER_LOG = "timerlog"
     TIMER_CHECKPOINT = "timercheck"
+    OWNERSHIP = "whence.json"  # whence's own
 
 
 Row = dict[str, Any]
@@ -192,6 +193,7 @@ def _inspector(kind: Kind) -> Inspector:
         Kind.TIMER_WHEEL: timer_inspection.timer_wheel,
         Kind.TIMER_LOG: timer_inspection.timer_log,
         Kind.TIMER_CHECKPOINT: _timer_checkpoint,
+        Kind.OWNERSHIP: _ownership,
     }
     return inspectors[kind]
 
@@ -211,7 +213,7 @@ def _a_file_in(folder: Path) -> str:
 def kind_of_path(path: Path) -> Kind | None:
     """What a file is if it lies where a broker puts it; None if its place says nothing."""
     name, folder = path.name, path.parent.name
-    if name in ("checkpoint", "abort", "lock", "timercheck", "timerwheel"):
+    if name in ("checkpoint", "abort", "lock", "timercheck", "timerwheel", "whence.json"):
         return Kind(name)
     if name.startswith("timerwheel.") and is_digits(name.removeprefix("timerwheel.")):
         return Kind.TIMER_WHEEL
@@ -364,10 +366,31 @@ def _small_text(file: MappedFile) -> str:
     return bytes(file.data).decode("utf-8", "replace").strip()
 
 
-def _config(file: MappedFile, inspection: Inspection, wanted: Wanted) -> None:
+def _ownership(file: MappedFile, inspection: Inspection, wanted: Wanted) -> None:
+    inspection.words = (
+        "What whence keeps in a store of its own, beside RocketMQ's files: the sizes it was made with, how far "
+        "queues and index were on the disk when they were last flushed, and the process that writes (0 after a clean "
+        "end). A row for each older index file."
+    )
+    rows: list[Row] = []
+    for member, value in _json(file).items():
+        if isinstance(value, dict):
+            inspection.facts |= {f"{member}_{name}": entry for name, entry in value.items()}
+        elif member == "older_index_files" and isinstance(value, list):
+            rows = [{"older_index_file": name} for name in value]
+        else:
+            inspection.facts[member] = ", ".join(map(str, value)) if isinstance(value, list) else value
+    inspection.keep(lambda begin, end: rows[begin:end], len(rows), 0, wanted)
+
+
+def _json(file: MappedFile) -> Row:
     if file.size > CONFIG_SIZE_MAX:
         raise StoreError(f"{file.path}: has {file.size} bytes, too many for a configuration")
-    config = decode_config(bytes(file.data))
+    return decode_config(bytes(file.data))
+
+
+def _config(file: MappedFile, inspection: Inspection, wanted: Wanted) -> None:
+    config = _json(file)
     inspection.words = "A configuration file in the broker's JSON: one row for each entry of each table."
     entries = []
     for member, value in config.items():
