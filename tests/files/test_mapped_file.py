@@ -161,32 +161,3 @@ class TestReadWhole:
             read_whole(tmp_path / "absent", 10)
         with pytest.raises(StoreError, match="not a regular file"):
             read_whole(tmp_path, 10)
-
-
-def test_pieces_of_data_are_told_without_the_holes(tmp_path):
-    path = tmp_path / "file"
-    with path.open("wb") as file:
-        file.write(b"a" * 5000)
-        file.seek(1 << 20)
-        file.write(b"b")
-        file.truncate(4 << 20)
-    with MappedFile(path) as mapped:
-        assert mapped.next_hole(0) == 8192
-        assert mapped.next_data(8192) == 1 << 20
-        assert mapped.data_pieces(100, 3000) == [
-            (100, 3000),
-            (3100, 3000),
-            (6100, 2092),
-            (1 << 20, 3000),
-            ((1 << 20) + 3000, 1096),
-        ]
-        assert mapped.data_pieces(2 << 20, 3000) == []
-        assert bytes(mapped.data[2 << 20 : 3 << 20]) == bytes(1 << 20)  # a hole that was read
-
-
-def test_a_system_that_knows_no_holes_sees_all_as_data(tmp_path, monkeypatch):
-    for name in ("SEEK_DATA", "SEEK_HOLE"):
-        monkeypatch.delattr("os." + name)
-    (tmp_path / "file").write_bytes(bytes(5000))
-    with MappedFile(tmp_path / "file") as mapped:
-        assert mapped.data_pieces(1000, 3000) == [(1000, 3000), (4000, 1000)]

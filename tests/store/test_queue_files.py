@@ -94,15 +94,15 @@ def test_a_cut_queue_has_the_entries_below_the_offset(tmp_path_factory, number, 
     kept = min(kept, number)
     at = offsets(kept + 1)[-1] + (beside if kept < number else 0)  # of the first that goes, or beside it
     kept += beside == 1 and kept < number
-    is_cut = cut_queue(folder / "q", at, UnflushedDisk())
+    is_cut, size = cut_queue(folder / "q", at, UnflushedDisk())
     write(folder / "expected", [FILLER] * fillers + entries[:kept], first_file=2)
     assert files(folder / "q") == files(folder / "expected")
-    assert is_cut == (kept < number)
+    assert (is_cut, size) == (kept < number, queue_tail(folder / "q").size)
 
 
 def test_a_queue_of_which_nothing_is_kept_keeps_its_offset(tmp_path):
     write(tmp_path / "q", [entry(offset) for offset in offsets(12)], first_file=7)
-    assert cut_queue(tmp_path / "q", 0, UnflushedDisk())
+    assert cut_queue(tmp_path / "q", 0, UnflushedDisk()).is_cut
     assert files(tmp_path / "q") == {f"{7 * FILE_SIZE:020d}": bytes(FILE_SIZE)}
     assert queue_tail(tmp_path / "q").position == 7 * FILE_SIZE
 
@@ -121,7 +121,7 @@ def test_what_a_power_failure_left_behind_a_lost_entry_goes_with_a_cut_before_it
 
 def test_a_batch_queue_is_cut_too(tmp_path):
     write(tmp_path / "q", [batch_entry(10, 0, 5), batch_entry(600, 5, 3), batch_entry(1200, 8, 1)], size=92)
-    assert cut_queue(tmp_path / "q", 600, UnflushedDisk(), BATCH_ENTRY)
+    assert cut_queue(tmp_path / "q", 600, UnflushedDisk(), BATCH_ENTRY).is_cut
     write(tmp_path / "expected", [batch_entry(10, 0, 5)], size=92)
     assert files(tmp_path / "q") == files(tmp_path / "expected")
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from whence.errors import NotFoundError, StoreError
+from whence.errors import StoreError
+from whence.files.plain_file import PlainFile, open_regular
 
 PIECE_SIZE_MIN = 4096
 PIECE_SIZE_MAX = 1048576
@@ -62,37 +61,19 @@ class MappedFile:
 
     def next_data(self, position: int) -> int:
         """The first position at or behind this one that is not in a hole; the file's end if there is none."""
-        return self._seek(position, "SEEK_DATA", position)
+        try:
+            with PlainFile(self.path) as file:
+                return min(file.next_data(position), self.size)
+        except StoreError:
+            return position  # it is gone: nobody tells
 
     def next_hole(self, position: int) -> int:
         """The first position at or behind this one that is in a hole, as far as can be told; else the file's end."""
-        return self._seek(position, "SEEK_HOLE", self.size)
-
-    def data_pieces(self, position: int, size_max: int) -> list[tuple[int, int]]:
-        """Where the file may hold something from this position on: positions and sizes, in order.
-
-        All are looked for before one is read: a page that was read counts as data, and so do those read ahead.
-        """
-        pieces = []
-        while (position := self.next_data(position)) < self.size:
-            hole = self.next_hole(position)
-            pieces += [(at, min(size_max, hole - at)) for at in range(position, hole, size_max)]
-            position = hole
-        return pieces
-
-    def _seek(self, position: int, what: str, unknown: int) -> int:
-        if not hasattr(os, what):
-            return unknown
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return unknown
-        try:
-            return max(position, os.lseek(descriptor, position, getattr(os, what)))
-        except OSError as error:
-            return self.size if error.errno == errno.ENXIO else unknown
-        finally:
-            os.close(descriptor)
+            with PlainFile(self.path) as file:
+                return min(file.next_hole(position), self.size)
+        except StoreError:
+            return self.size
 
     def close(self) -> None:
         """Give the map back. Views that callers still hold keep it alive until they go."""
@@ -104,20 +85,6 @@ class MappedFile:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def open_regular(path: Path) -> int:
-    """A read-only descriptor of a regular file; anything else (a pipe would block) is refused."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        raise NotFoundError(f"{path}: there is no such file") from None
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be opened: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise StoreError(f"{path}: is not a regular file")
-    return descriptor
 
 
 def read_whole(path: Path, size_max: int) -> bytes:

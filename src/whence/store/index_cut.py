@@ -19,6 +19,7 @@ import numpy as np
 from whence.errors import CorruptError, FullError, StoreError, UsageError
 from whence.files.disk import Disk, DiskFile
 from whence.files.mapped_file import MappedFile
+from whence.files.plain_file import PlainFile
 from whence.formats.rocketmq.index_file import (
     FIRST_ITEM,
     NO_ITEM,
@@ -34,7 +35,7 @@ from whence.store.index_file import Shape
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SLOTS_AT_ONCE = 1 << 18  # not all: that would be 20 MB more
+SLOTS_AT_ONCE = 1 << 16  # not all: that would be 20 MB more
 ZEROED_AT_ONCE = 1 << 20
 COPIED_AT_ONCE = 1 << 20
 
@@ -127,10 +128,15 @@ def rewrite(file: DiskFile, mapped: MappedFile, shape: Shape, slots: NDArray[np.
         if bytes(mapped.data[position : position + len(data)]) != data:
             file.write(data, position)
 
+    stored = decode_slots(mapped.data[slot_position(0) : slot_position(len(slots))])
     for first in range(0, len(slots), SLOTS_AT_ONCE):
-        write(encode_slots(slots[first : first + SLOTS_AT_ONCE]), slot_position(first))
+        some = slice(first, first + SLOTS_AT_ONCE)
+        if not np.array_equal(stored[some], slots[some]):
+            file.write(encode_slots(slots[some]), slot_position(first))
     write(encode_header(header), 0)
-    for position, size in mapped.data_pieces(item_position(shape.slot_capacity, header.next_item), ZEROED_AT_ONCE):
+    with PlainFile(mapped.path) as plain:
+        pieces = plain.data_pieces(item_position(shape.slot_capacity, header.next_item), ZEROED_AT_ONCE)
+    for position, size in pieces:
         write(bytes(size), position)
 
 

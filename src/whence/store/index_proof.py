@@ -2,11 +2,12 @@
 
 A writer that is killed leaves more items than are known to be flushed, and all of them right; after a power failure
 some may be lost. Which of both it was nobody tells, but the log knows what the items must be: they are made again in
-memory and compared. If they are the same, nothing has to be cut, nor written, and readers never notice.
+memory and compared. If they are the same, nothing has to be cut, and readers never notice.
 
     slots       led back below the flushed count: as many as were in use then, or an item above it was lost
     items       from the flushed count on: hash, offset, time and link are those that dispatch would write
-    slots       as the file has them: those that result
+    header      tells of them what dispatch would write
+    slots       are those that result: where the file has others, they can be written
 
 What is below the flushed count is on the disk, and nothing writes to it. So a slot that leads there now led there
 when it was flushed. One that leads above it is led back over items of which each sector is written or zero: so a link
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 
 
 class ProvenFile(NamedTuple):
-    """What is right of a file: the items that ``header`` counts, of all messages before ``end_offset``."""
+    """What is right of a file: the items that ``header`` counts, of all messages before ``end_offset``.
+
+    ``slots`` are theirs. The file may lack some, or have some that lead to items which are not counted.
+    """
 
     header: IndexHeader
     slots: NDArray[np.int32]
@@ -57,8 +61,7 @@ def prove(
     from whence.kernels.index_items import encode_linked_items
 
     header = decode_header(mapped.data)
-    stored = stored_slots(mapped, shape)
-    slots = stored.copy()
+    slots = stored_slots(mapped, shape)
     if not flushed.next_item <= header.next_item <= shape.item_capacity:
         return None
     if not lead_below(mapped, shape, flushed.next_item, slots) or np.count_nonzero(slots) != flushed.slot_count:
@@ -100,7 +103,5 @@ def prove(
             proven.next_item + len(items),
         )
     if replace(proven, item_count=proven.next_item) != replace(header, item_count=header.next_item):
-        return None
-    if not lead_below(mapped, shape, header.next_item, stored) or not np.array_equal(stored, slots):
         return None
     return ProvenFile(header, slots, end_offset)

@@ -6,19 +6,17 @@ written ends a queue. Physical offsets rise along it, for it is dispatched in th
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from whence.files.disk import ZEROS, Disk
 from whence.files.file_sequence import FileSequence
-from whence.files.mapped_file import MappedFile
+from whence.files.plain_file import PlainFile
 from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY, FILLER
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +39,30 @@ class QueueTail:
         return self.position if self.is_begun else 0
 
 
+class QueueCut(NamedTuple):
+    """What became of a queue: whether something was cut, and its size, as :attr:`QueueTail.size` tells it."""
+
+    is_cut: bool
+    size: int
+
+
 def queue_tail(folder: Path, entry: np.dtype[np.void] = ENTRY) -> QueueTail:
     """The end of the queue that is in a folder; ``entry`` is ENTRY or BATCH_ENTRY."""
     files = FileSequence(folder)
     unused: list[Path] = []
-    try:
-        for base in reversed(files.bases):
-            entries, count = _written(files.file(base), entry)
+    for base in reversed(files.bases):
+        with _QueueFile(files.path_of(base), entry) as file:
+            count = file.written_count()
             if count:
-                last = None if entries[count - 1].tobytes() == FILLER else entries[count - 1].copy()
+                last = file.row(count - 1)
+                last = None if last.tobytes() == FILLER else last
                 return QueueTail(base + count * entry.itemsize, last, True, files.file_size, tuple(unused))
-            unused.append(files.path_of(base))
-        return QueueTail(files.begin_offset, None, False, files.file_size, tuple(unused))
-    finally:
-        files.close()
+            unused.append(file.path)
+    return QueueTail(files.begin_offset, None, False, files.file_size, tuple(unused))
 
 
-def cut_queue(folder: Path, physical_offset: int, disk: Disk, entry: np.dtype[np.void] = ENTRY) -> bool:
-    """Cut the entries that lead to this physical offset or behind it; whether there was something to cut.
+def cut_queue(folder: Path, physical_offset: int, disk: Disk, entry: np.dtype[np.void] = ENTRY) -> QueueCut:
+    """Cut the entries that lead to this physical offset or behind it.
 
     From the last file backwards: a file of such entries alone is removed, unless it is the first one, whose name
     keeps the queue's offset. In the others zeros take their place, up to the end of the file, for nothing is ever
@@ -66,68 +70,77 @@ def cut_queue(folder: Path, physical_offset: int, disk: Disk, entry: np.dtype[np
     """
     files = FileSequence(folder)
     is_cut = False
-    try:
-        for base in reversed(files.bases):
-            entries, count = _written(files.file(base), entry)
-            kept = count
-            if count and entries["physical_offset"][count - 1] >= physical_offset:
-                # One before it may be lost: nothing is sure of what was not flushed but that it is not needed.
-                goes = (entries["physical_offset"][:count] >= physical_offset) | (entries["size"][:count] <= 0)
-                kept = int(np.argmax(goes))
+    size = 0
+    for base in reversed(files.bases):
+        with _QueueFile(files.path_of(base), entry) as file:
+            kept = file.count_below(physical_offset)
             if kept == 0 and base != files.begin_offset:
-                disk.remove(files.path_of(base))
+                disk.remove(file.path)
                 is_cut = True
                 continue
-            if _zero(files, base, kept * entry.itemsize, disk):
-                is_cut = True
-                with disk.open(files.path_of(base)) as file:
-                    file.flush()
+            is_cut |= file.zero(kept * entry.itemsize, disk, flush=True)
             if kept:
+                size = base + kept * entry.itemsize
                 break
-        if is_cut:
-            disk.flush_folder(folder)
-    finally:
-        files.close()
-    return is_cut
+    if is_cut:
+        disk.flush_folder(folder)
+    return QueueCut(is_cut, size)
 
 
 def cut_run(folder: Path, position: int, disk: Disk) -> None:
     """Leave nothing behind this position of all files of a folder together; it is not flushed."""
     files = FileSequence(folder)
-    try:
-        for base in reversed(files.bases):
-            if base < position:
-                _zero(files, base, position - base, disk)
-                break
-            disk.remove(files.path_of(base))
-    finally:
-        files.close()
+    for base in reversed(files.bases):
+        if base < position:
+            with _QueueFile(files.path_of(base), ENTRY) as file:
+                file.zero(position - base, disk, flush=False)
+            break
+        disk.remove(files.path_of(base))
 
 
-def _zero(files: FileSequence, base: int, position: int, disk: Disk) -> bool:
-    """Write zeros over what is not zero from here to the end of a file; whether there was something."""
-    mapped = files.file(base)
-    is_changed = False
-    with disk.open(mapped.path) as file:
-        for at, size in mapped.data_pieces(position, len(ZEROS)):
-            if bytes(mapped.data[at : at + size]) != ZEROS[:size]:
-                file.write(ZEROS[:size], at)
-                is_changed = True
-    return is_changed
+class _QueueFile(PlainFile):
+    """One file of a queue. It is read a few entries at a time: a store has thousands of queues."""
 
+    __slots__ = ("_entry",)
 
-def _written(mapped: MappedFile, entry: np.dtype[np.void]) -> tuple[NDArray[np.void], int]:
-    """All entries of a file, and how many of them are written."""
-    entries = np.frombuffer(mapped.data, entry, mapped.size // entry.itemsize)
-    # Nothing is written in a hole. To look there takes long, and on a full tmpfs the process is killed.
-    low, high = 0, min(-(-mapped.next_hole(0) // entry.itemsize), len(entries))
-    while low < high:
-        middle = (low + high) // 2
-        if is_written(entries[middle]):
-            low = middle + 1
-        else:
-            high = middle
-    return entries, low
+    def __init__(self, path: Path, entry: np.dtype[np.void]) -> None:
+        super().__init__(path)
+        self._entry = entry
+
+    def row(self, number: int) -> Any:
+        """An entry, by its number in this file."""
+        size = self._entry.itemsize
+        return np.frombuffer(self.read(number * size, size), self._entry)[0]
+
+    def written_count(self) -> int:
+        """How many entries are written, one behind the other."""
+        # Nothing is written in a hole. To look there takes long.
+        count = min(-(-self.next_hole(0) // self._entry.itemsize), self.size // self._entry.itemsize)
+        return bisect_left(range(count), True, key=lambda number: not is_written(self.row(number)))
+
+    def count_below(self, physical_offset: int) -> int:
+        """How many of those that are written lead to messages below this offset."""
+        count = self.written_count()
+        if not count or self.row(count - 1)["physical_offset"] < physical_offset:
+            return count
+
+        def goes(number: int) -> bool:
+            # One that was not flushed may be lost: nothing is sure of it but that it is not needed.
+            row = self.row(number)
+            return bool(row["physical_offset"] >= physical_offset or row["size"] <= 0)
+
+        return bisect_left(range(count), True, key=goes)
+
+    def zero(self, position: int, disk: Disk, *, flush: bool) -> bool:
+        """Write zeros over what is not zero from here to the end of the file; whether there was something."""
+        pieces = self.written_pieces(position, ZEROS)
+        if pieces:
+            with disk.open(self.path) as file:
+                for at, size in pieces:
+                    file.write(ZEROS[:size], at)
+                if flush:
+                    file.flush()
+        return bool(pieces)
 
 
 def is_written(row: Any) -> bool:

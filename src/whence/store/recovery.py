@@ -27,6 +27,7 @@ from whence.files.disk import ZEROS, Disk
 from whence.files.folder import files_in, folders_in, is_folder
 from whence.files.mapped_file import MappedFile
 from whence.files.names import OFFSET_MAX, is_digits, offset_name, sidecar_of
+from whence.files.plain_file import PlainFile
 from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY
 from whence.formats.rocketmq.index_file import FIRST_ITEM, decode_items, item_position
 from whence.store.commit_log import CommitLog, is_half
@@ -158,15 +159,16 @@ class Recovery:
             if base + self._settings.file_size <= end:
                 break
             log_file = self._log.file_of(base)
-            file, position = log_file.file, max(end - base, 0)
-            pieces = _written_pieces(file, position)
-            if pieces and log_file.next_whole(position).position is not None:
-                self._keep(pieces, base, position)
+            path, position = log_file.file.path, max(end - base, 0)
+            with PlainFile(path) as file:
+                pieces = file.written_pieces(position, ZEROS)
+                if pieces and log_file.next_whole(position).position is not None:
+                    self._keep(file, pieces, base, position)
+                if position > 0:
+                    self._wipe(file, pieces)
             if position == 0:
-                self._disk.remove(file.path)
-                self._disk.flush_folder(file.path.parent)
-            else:
-                self._wipe(file, pieces)
+                self._disk.remove(path)
+                self._disk.flush_folder(path.parent)
         self._log.refresh()
         self._flush_log()
 
@@ -177,7 +179,7 @@ class Recovery:
                 with self._disk.open(self._log.file_of(base).file.path) as file:
                     file.flush()
 
-    def _keep(self, pieces: list[tuple[int, memoryview]], base: int, position: int) -> None:
+    def _keep(self, file: PlainFile, pieces: list[tuple[int, int]], base: int, position: int) -> None:
         """Copy what is written from this position on into the sidecar, under the offset of its first byte."""
         folder = sidecar_of(self._folder) / "cut"
         self._disk.make_folder(folder)
@@ -185,18 +187,18 @@ class Recovery:
         aside = path.with_name(f".{path.name}.new")
         self._disk.remove(aside)
         with self._disk.create(aside, 0, reserve=False) as copy:
-            for at, piece in pieces:
-                copy.write(piece, at - position)
+            for at, size in pieces:
+                copy.write(file.read(at, size), at - position)
             copy.flush()
         self._disk.rename(aside, path)
         self._disk.flush_folder(folder)
         self._kept_aside.append(path)
 
-    def _wipe(self, file: MappedFile, pieces: list[tuple[int, memoryview]]) -> None:
+    def _wipe(self, file: PlainFile, pieces: list[tuple[int, int]]) -> None:
         """Write zeros over these pieces of a file, and give it its full size."""
         with self._disk.open(file.path) as changed:
-            for at, piece in pieces:
-                changed.write(ZEROS[: len(piece)], at)
+            for at, size in pieces:
+                changed.write(ZEROS[:size], at)
             if file.size < self._settings.file_size:
                 changed.write(b"\0", self._settings.file_size - 1)
 
@@ -209,19 +211,16 @@ class Recovery:
         """
         flushed = self._flushed
         queues_from = max(begin, min(flushed.queues, end))
-        if not (self._is_clean and end == flushed.queues):
-            self._cut_queues(queues_from)
-        size = self._queues_size()
+        is_whole = self._is_clean and end == flushed.queues
+        size = self._queues_size() if is_whole else self._cut_queues(queues_from)
         if size != flushed.queues_size and queues_from > begin:
             queues_from = begin
-            self._cut_queues(begin)
-            size = self._queues_size()
+            size = self._cut_queues(begin)
         return queues_from, size
 
-    def _cut_queues(self, physical_offset: int) -> None:
-        """Cut every queue to the entries of messages below this offset."""
-        for folder, entry in self._queues():
-            cut_queue(folder, physical_offset, self._disk, entry)
+    def _cut_queues(self, physical_offset: int) -> int:
+        """Cut every queue to the entries of messages below this offset; the size of all together."""
+        return sum(cut_queue(folder, physical_offset, self._disk, entry).size for folder, entry in self._queues())
 
     def _queues_size(self) -> int:
         """The size of all queues together."""
@@ -345,15 +344,3 @@ def _names_in(folder: Path) -> set[str]:
 def _index_files(folder: Path) -> dict[str, IndexFile]:
     """What is in ``index/``, by name."""
     return {name: IndexFile(folder / name) for name in sorted(_names_in(folder)) if is_digits(name)}
-
-
-def _written_pieces(file: MappedFile, position: int) -> list[tuple[int, memoryview]]:
-    """The pieces from this position on that hold anything but zeros, each with its position."""
-    pieces = ((at, file.data[at : at + size]) for at, size in file.data_pieces(position, len(ZEROS)))
-    return [(at, piece) for at, piece in pieces if not _is_zero(piece)]
-
-
-def _is_zero(piece: memoryview) -> bool:
-    """Whether all bytes are zero. There may be gigabytes of them, so eight at a time."""
-    words = len(piece) // 8
-    return not (words and np.frombuffer(piece, np.uint64, words).max()) and not any(piece[8 * words :])
