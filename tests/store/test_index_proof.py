@@ -10,6 +10,7 @@ import pytest
 import whence
 from tests.disks import UnflushedDisk
 from whence.formats.rocketmq.index_file import decode_header, item_position
+from whence.store.index_builder import BuiltFile
 from whence.store.ownership import read_ownership
 from whence.store.recovery import Recovered, Recovery
 
@@ -50,8 +51,17 @@ def test_what_the_log_proves_stays_as_it_is(killed):
     inode, data = path.stat().st_ino, path.read_bytes()
     recovered = recover(killed)
     assert (path.stat().st_ino, path.read_bytes()) == (inode, data)
-    assert recovered.flushed.index_header == decode_header(data)
-    assert recovered.flushed.index == recovered.end_offset
+    assert recovered.newest_index == BuiltFile(path, decode_header(data))
+    assert recovered.index_offset == recovered.end_offset
+
+
+def test_what_is_proven_is_noted_with_the_queues(killed):
+    """Another program may cut the log behind the last record that is noted, before the store is opened again."""
+    noted = read_ownership(killed)
+    assert noted is not None
+    recovered = recover(killed)
+    assert recovered.flushed == noted.flushed
+    assert recovered.index_offset > noted.flushed.index
 
 
 def test_what_a_writer_did_not_finish_is_put_right_in_place(killed):

@@ -67,10 +67,11 @@ def prove(
     if not lead_below(mapped, shape, flushed.next_item, slots) or np.count_nonzero(slots) != flushed.slot_count:
         return None
     proven, end_offset = flushed, from_offset
-    for batch in LogScan(log, from_offset, to_offset, tags=tags, check_crc=False):
-        left = header.next_item - proven.next_item
-        if left == 0:
-            break
+    scan = iter(LogScan(log, from_offset, to_offset, tags=tags, check_crc=False))
+    while left := header.next_item - proven.next_item:
+        batch = next(scan, None)
+        if batch is None:
+            return None
         items = batch.items[:left]
         end_offset = batch.end_offset
         if left < len(batch.items):

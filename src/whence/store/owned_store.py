@@ -185,7 +185,7 @@ class OwnedStore:
                 self._queues,
                 IndexBuilder(folder / "index", settings.shape, disk, newest, live=True, zone=zone),
                 from_offset=recovered.flushed.queues,
-                index_offset=recovered.flushed.index,
+                index_offset=recovered.index_offset,
                 end=(lambda: self.log.flushed_offset) if is_sync else (lambda: self.log.end_offset),
                 dialect=settings.dialect,
                 on_flushed=self._save,

@@ -45,10 +45,15 @@ QUEUES = {"consumequeue": ENTRY, "batchconsumequeue": BATCH_ENTRY}
 
 @dataclass(slots=True)
 class Recovered:
-    """What recovery found and did. Dispatch goes on where queues and index are ``flushed`` to."""
+    """What recovery found and did. Dispatch goes on where the queues are ``flushed`` to, and at ``index_offset``.
+
+    That may lie behind the point up to which the index is noted as flushed: ``newest_index`` has more items then.
+    They are noted with the queues, and with the record by which one sees that the log is still the same so far.
+    """
 
     end_offset: int  # of the log, which is flushed up to there
     flushed: Flushed
+    index_offset: int
     newest_index: BuiltFile | None = None
     cut: list[Path] = field(default_factory=list)
     """Where whole records lie that a crash left behind the log's end: nobody was told that they are safe."""
@@ -67,6 +72,7 @@ class Recovery:
         self._flushed = ownership.flushed
         self._end = 0  # of the log
         self._index_from = 0
+        self._proven: tuple[int, BuiltFile] | None = None
         self._kept_aside: list[Path] = []
 
     def run(self) -> Recovered:
@@ -93,7 +99,8 @@ class Recovery:
             index_header=NO_INDEX if newest is None else newest.header,
             older_index_names=tuple(file.path.name for file in kept[:-1]),
         )
-        return Recovered(end, flushed, newest, self._kept_aside)
+        index_offset, newest = self._proven or (self._index_from, newest)
+        return Recovered(end, flushed, index_offset, newest, self._kept_aside)
 
     # -- the log ---------------------------------------------------------------------------------------------
 
@@ -244,9 +251,8 @@ class Recovery:
         kept = self._known_to_be_right(there)
         is_whole = self._is_clean and all(file.header == there[file.path.name].header() for file in kept[-1:])
         if kept and not is_whole:
-            proven = self._prove_file(kept[-1])
-            if proven is not None:
-                kept[-1], is_whole = proven, True
+            self._proven = self._prove_file(kept[-1])
+            is_whole = self._proven is not None
         while kept and not (is_whole and kept[-1].header.end_physical_offset < self._index_from):
             last = self._cut_file(kept.pop())
             is_whole = True  # the one before was full: nothing was written to it since it was flushed
@@ -282,10 +288,10 @@ class Recovery:
         self._index_from = max(self._log.begin_offset, min(self._index_from, end))
         return kept
 
-    def _prove_file(self, file: BuiltFile) -> BuiltFile | None:
-        """The newest file with all that it holds, if the log proves it; what its writer did not finish is put right.
+    def _prove_file(self, file: BuiltFile) -> tuple[int, BuiltFile] | None:
+        """The newest file with all that it holds, if the log proves it, and where dispatch goes on behind that.
 
-        Then dispatch goes on behind it. That is so if its writer was killed: what it wrote is there.
+        So it is if its writer was killed: what it wrote is there. What it did not finish is put right.
         """
         if file.header.end_physical_offset >= self._index_from:
             return None
@@ -305,8 +311,7 @@ class Recovery:
             with self._disk.open(file.path) as changed:
                 rewrite(changed, mapped, shape, proven.slots, proven.header)
                 changed.flush()
-        self._index_from = proven.end_offset
-        return BuiltFile(file.path, proven.header)
+        return proven.end_offset, BuiltFile(file.path, proven.header)
 
     def _cut_file(self, file: BuiltFile) -> BuiltFile | None:
         """Cut a file to the items of messages before the point where dispatch goes on; None if nothing is left of it.
