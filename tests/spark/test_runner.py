@@ -1,5 +1,7 @@
 """Jobs: results in order, progress, errors, attempts."""
 
+from socket import gethostname
+
 import pytest
 
 from tests.spark import tasks
@@ -32,6 +34,7 @@ def test_an_error_of_whence_comes_back_as_it_was_raised_and_ends_the_job(spark):
     with pytest.raises(CorruptError) as raised:
         Runner(spark, states.append).map("check", tasks.fail_with_damage, range(200))
     assert str(raised.value) == "commitlog/0 at byte 3: a checksum disagrees"
+    assert raised.value.__notes__ == [f"in a task on {gethostname()}"]
     assert states[-1].tasks_done < 100, "the job went on"
     assert states[-1].tasks_failed == 0, "it was tried again"
 
@@ -39,7 +42,9 @@ def test_an_error_of_whence_comes_back_as_it_was_raised_and_ends_the_job(spark):
 def test_another_error_is_tried_again_and_then_told_in_one_line(runner, tmp_path):
     with pytest.raises(StoreError) as raised:
         runner.map("check", tasks.fail_with_a_bug, [str(tmp_path)])
-    assert str(raised.value) == "check failed: input 0, attempt 4: ValueError: two lines of words"
+    assert (
+        str(raised.value) == f"check failed: input 0, attempt 4, on {gethostname()}: ValueError: two lines of words"
+    )
     assert len(list(tmp_path.iterdir())) == 4
 
 

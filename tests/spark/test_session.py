@@ -201,6 +201,21 @@ def test_a_setting_that_java_refuses_is_told_in_one_line(start):
     assert err.splitlines()[-1].startswith("whence.errors.StoreError: Java does not start Spark: ")
 
 
+def test_executors_without_whence_are_told_in_one_line(start, tmp_path):
+    """Their Python is one that looks for modules nowhere but in Spark."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    child = start(
+        {"master": "local[1]", "conf": {"spark.pyspark.python": str(python)}, "inputs": [0]}, PYTHONPATH=None
+    )
+    _, err = child.communicate(timeout=100)
+    assert err.splitlines()[-1] == (
+        "whence.errors.StoreError: job failed: task 0, attempt 1: the Python of the executors has no whence; "
+        "docs/cluster.md tells how to install it there"
+    )
+
+
 # Ctrl-C
 
 

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from socket import gethostname
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import uuid4
 
@@ -108,13 +109,14 @@ class _Task:
         try:
             result = self.run(given)
         except WhenceError as error:
+            error.add_note(f"in a task on {gethostname()}")
             self.done.add(_Done(errors={number: error}))
             return None
         except Exception as error:
             context = TaskContext.get()
             attempt = 1 if context is None else context.attemptNumber() + 1
             what = f"{type(error).__name__}: {error}".replace("\n", " ")
-            raise TaskError(f"input {number}, attempt {attempt}: {what}") from error
+            raise TaskError(f"input {number}, attempt {attempt}, on {gethostname()}: {what}") from error
         self.done.add(_Done(1, size, getattr(result, "message_count", 0)))
         return result
 
@@ -262,5 +264,7 @@ def _reason(error: BaseException) -> str:
     what = lost[3] if lost else text
     if "Traceback (most recent call last)" in what:
         what = f"{what.partition(':')[0]}: {what.rstrip().rpartition(chr(10))[2]}"
+    if "No module named 'whence'" in what:
+        what = "the Python of the executors has no whence; docs/cluster.md tells how to install it there"
     what = " ".join(what.split())[:REASON_SIZE]
     return f"task {lost[1]}, attempt {lost[2]}: {what}" if lost else what

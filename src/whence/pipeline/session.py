@@ -142,6 +142,8 @@ class _Start:
             gateway: Any = self._gateway or SparkContext._gateway
             conf = SparkConf(loadDefaults=False)
             conf.setAll(list(self._conf(dict(SparkConf(_jvm=gateway.jvm).getAll())).items()))
+            if conf.contains("spark.pyspark.python"):  # spark-submit knows it, a SparkContext does not
+                os.environ["PYSPARK_PYTHON"] = str(conf.get("spark.pyspark.python"))
             try:
                 self._spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
             except (Py4JError, ValueError) as error:
