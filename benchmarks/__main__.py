@@ -24,6 +24,7 @@ NAMES = {
     "append": "messages appended to a CommitLog, beside RocketMQ's",
     "reopen": "a store of 4 GiB whose writer was killed, beside RocketMQ's",
     "session": "a Spark session for a job, beside one as Spark opens it",
+    "planner": "the plan of a build of a petabyte",
     "find": "a whole store.find of one key",
     "cli": 'the command "whence find", beside "import numpy"',
     "threshold": "from which size on a scan is worth loading the compiled kernel",
