@@ -8,12 +8,14 @@ what RocketMQ itself wrote and answered (``tests/golden``).
     record    Record, decode_record, encode_record, scan_log_file, read_log, crc32_by_bits
     index     IndexFileTwin (put, select as RocketMQ, with its weak points), query_offset, link_items, walk
     dispatch  index_texts, build_index, recovery_start; build_queues, encode_queue_files
+    check     index_faults
     expiry    expired_files
     answers   find, first_at_or_after, last_at_or_before (exact); offset_by_time (RocketMQ's)
 """
 
 import ipaddress
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -677,6 +679,44 @@ def encode_queue_files(entries: dict[int, Entry], file_size: int) -> list[bytes]
     """The files of one queue that begins at queue offset 0; what is not written yet is zero."""
     data = b"".join(entries[queue_offset].to_bytes() for queue_offset in range(len(entries)))
     return [data[at : at + file_size].ljust(file_size, b"\0") for at in range(0, len(data), file_size)]
+
+
+# Checks
+
+
+def index_faults(
+    file: IndexFileTwin,
+    expected: Sequence[tuple[int, int, int]],
+    *,
+    begin_offset: int = 0,
+    inherited_ms: int = 0,
+) -> Counter[str]:
+    """What is wrong with items and slots, by kind. Items lie in the order of their offsets.
+
+    ``expected``: hash, offset and store time of the items that the log has. An item may be there more than once.
+    """
+    faults: Counter[str] = Counter()
+    times = {offset: time for _, offset, time in expected}
+    in_log = Counter((hash_number, offset) for hash_number, offset, _ in expected)
+    in_file = Counter((item.key_hash, item.physical_offset) for item in file.items.values())
+    faults["missing"] = (in_log - in_file).total()
+    for found, count in in_file.items():
+        if found not in in_log and not 0 <= found[1] < begin_offset:
+            faults["dangling"] += count
+    begin_ms = inherited_ms
+    slots = [0] * file.slot_capacity
+    for number, item in sorted(file.items.items()):
+        slot = item.key_hash % file.slot_capacity
+        faults["wrong_link"] += item.previous_item != slots[slot]
+        slots[slot] = number
+        if item.physical_offset in times:
+            time = times[item.physical_offset]
+            time_diff_s = 0 if begin_ms <= 0 else min(max((time - begin_ms) // 1000, 0), 2**31 - 1)
+            faults["wrong_time"] += item.time_diff_s != time_diff_s
+        if number == 1:
+            begin_ms = times.get(item.physical_offset, file.begin_timestamp_ms)
+    faults["wrong_head"] = sum(file.slots.get(slot, 0) != newest for slot, newest in enumerate(slots))
+    return +faults
 
 
 # Expiry

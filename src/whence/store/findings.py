@@ -1,0 +1,66 @@
+"""Findings: what of a store's files does not agree with its log, where, and what repair would do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+LISTED_MAX = 100  # findings of one file, or of one queue; all are counted
+
+
+class FindingKind(StrEnum):
+    MISSING = "missing"  # the log has a message, and this file should lead to it
+    DANGLING = "dangling"  # leads to no message, or to another one
+    REPEATED = "repeated"  # leads once more to the same message
+    WRONG_ORDER = "wrong_order"  # not in the order of the log
+    WRONG_TIME = "wrong_time"  # leads to its message, but tells another time of it
+    WRONG_LINK = "wrong_link"  # a chain goes on elsewhere
+    WRONG_HEAD = "wrong_head"  # a chain begins elsewhere
+    WRONG_HEADER = "wrong_header"
+    WRONG_SIZE = "wrong_size"  # of the file
+    WRONG_ENTRY = "wrong_entry"  # leads to its message, but tells another size or code of it
+    NOT_ZERO = "not_zero"  # something is written where nothing should be yet
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One place in one file; ``position`` is a byte of that file. ``repair``: what would mend it."""
+
+    path: Path
+    position: int
+    kind: FindingKind
+    detail: str
+    repair: str
+
+
+@dataclass(slots=True)
+class Findings:
+    """The first findings of one file or queue, and how many there are of each kind."""
+
+    listed: list[Finding] = field(default_factory=list)
+    counts: Counter[FindingKind] = field(default_factory=Counter)
+
+    def add(self, finding: Finding) -> None:
+        self.counts[finding.kind] += 1
+        if len(self.listed) < LISTED_MAX:
+            self.listed.append(finding)
+
+    def count(self, counts: Mapping[FindingKind, int]) -> None:
+        """Count what is not listed."""
+        self.counts.update({kind: count for kind, count in counts.items() if count})
+
+    @property
+    def total(self) -> int:
+        return self.counts.total()
+
+    @property
+    def is_healthy(self) -> bool:
+        return not self.counts
+
+    @property
+    def unlisted_count(self) -> int:
+        return self.total - len(self.listed)
