@@ -20,6 +20,7 @@ NAMES = {
     "scan": "scan of 1 GiB of CommitLog, beside RocketMQ's",
     "index_lookup": "lookups in a full IndexFile, beside RocketMQ's",
     "index_build": "a full IndexFile from its keys, beside RocketMQ's",
+    "index_check": "a full IndexFile held against its items, beside building it",
     "rebuild": "index and queues from 1 GiB of CommitLog, beside RocketMQ's",
     "append": "messages appended to a CommitLog, beside RocketMQ's",
     "reopen": "a store of 4 GiB whose writer was killed, beside RocketMQ's",
