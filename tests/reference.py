@@ -8,7 +8,7 @@ what RocketMQ itself wrote and answered (``tests/golden``).
     record    Record, decode_record, encode_record, scan_log_file, read_log, crc32_by_bits
     index     IndexFileTwin (put, select as RocketMQ, with its weak points), query_offset, link_items, walk
     dispatch  index_texts, build_index, recovery_start; build_queues, encode_queue_files
-    check     index_faults
+    check     index_faults, place_entries, queue_faults
     expiry    expired_files
     answers   find, first_at_or_after, last_at_or_before (exact); offset_by_time (RocketMQ's)
 """
@@ -655,6 +655,9 @@ class Entry:
         return i64(self.physical_offset) + i32(self.size) + i64(self.tags_code)
 
 
+FILLER = Entry(0, 2**31 - 1, 0)
+
+
 def tags_code(record: Record) -> int:
     """Hash of the tag; in the delay topic the time at which the message is due."""
     level = record.properties.get("DELAY")
@@ -717,6 +720,49 @@ def index_faults(
             begin_ms = times.get(item.physical_offset, file.begin_timestamp_ms)
     faults["wrong_head"] = sum(file.slots.get(slot, 0) != newest for slot, newest in enumerate(slots))
     return +faults
+
+
+def place_entries(expected: Iterable[tuple[Entry, int]]) -> dict[int, Entry]:
+    """Where a broker that begins a queue anew puts entries, in the order of the log, that claim queue offsets."""
+    placed: dict[int, Entry] = {}
+    end = 0
+    for entry, queue_offset in expected:
+        if entry.physical_offset < end or queue_offset < 0:
+            continue
+        if placed and 0 < queue_offset <= max(placed):
+            continue
+        placed[max(placed) + 1 if placed else queue_offset] = entry
+        end = entry.physical_offset + entry.size
+    return placed
+
+
+def queue_faults(
+    data: bytes, first: int, expected: Iterable[tuple[Entry, int]], begin_offset: int = 0
+) -> Counter[str]:
+    """What is wrong with the bytes of a queue, whose first entry has this number, if whence built it."""
+    faults: Counter[str] = Counter()
+    placed = place_entries(expected)
+    numbers = range(first, first + len(data) // 20)
+    is_begun = False
+    for number in sorted({*numbers, *placed}):
+        at = 20 * (number - first)
+        found = data[at : at + 20] if number in numbers else bytes(20)
+        entry = Entry(signed(found[:8]), signed(found[8:12]), signed(found[12:]))
+        if number in placed:
+            is_begun = True
+            if entry.physical_offset != placed[number].physical_offset or not 0 < entry.size < 2**31 - 1:
+                faults["missing"] += 1
+            elif entry != placed[number]:
+                faults["wrong_entry"] += 1
+        elif entry == FILLER and not is_begun:
+            continue
+        elif 0 <= entry.physical_offset < begin_offset and entry.size > 0 and number < min(placed, default=2**63):
+            is_begun = True
+        elif placed and number < max(placed):
+            faults["wrong_entry" if entry in (FILLER, Entry(0, 0, 0)) else "dangling"] += 1
+        elif found != bytes(20):
+            faults["not_zero"] += 1
+    return faults
 
 
 # Expiry

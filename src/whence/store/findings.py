@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -45,13 +44,19 @@ class Findings:
     counts: Counter[FindingKind] = field(default_factory=Counter)
 
     def add(self, finding: Finding) -> None:
+        """Count a finding, and list it if there is room."""
         self.counts[finding.kind] += 1
+        self.list(finding)
+
+    def list(self, finding: Finding) -> None:
+        """List a finding that is counted elsewhere, if there is room."""
         if len(self.listed) < LISTED_MAX:
             self.listed.append(finding)
 
-    def count(self, counts: Mapping[FindingKind, int]) -> None:
-        """Count what is not listed."""
-        self.counts.update({kind: count for kind, count in counts.items() if count})
+    def count(self, kind: FindingKind, count: int) -> None:
+        """Count what is listed elsewhere, or not at all."""
+        if count:
+            self.counts[kind] += count
 
     @property
     def total(self) -> int:

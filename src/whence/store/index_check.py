@@ -113,7 +113,7 @@ class IndexCheck:
     def _count_missing(self, found: Findings, expected: Iterable[ItemBatch]) -> None:
         """Nothing of the file can be believed: all that need be in it is missing."""
         for batch in expected:
-            found.count({FindingKind.MISSING: int(np.count_nonzero(batch[0] >= 0))})
+            found.count(FindingKind.MISSING, int(np.count_nonzero(batch[0] >= 0)))
 
 
 @dataclass(slots=True)
@@ -210,7 +210,7 @@ class _Run:
         return self.mapped.data[item_position(slot_capacity, number) : item_position(slot_capacity, number + count)]
 
     def _tell_faults(self, faults: NDArray[np.void], counts: NDArray[np.int64]) -> None:
-        """Put into words what the kernels listed, and count the rest."""
+        """Put into words what the kernels listed."""
         from whence.kernels.checks import Fault
 
         kinds = {
@@ -222,12 +222,11 @@ class _Run:
             Fault.LINK: FindingKind.WRONG_LINK,
             Fault.HEAD: FindingKind.WRONG_HEAD,
         }
-        rest = {kinds[fault]: int(counts[fault]) for fault in Fault}
-        for kind, number, expected, value in faults.tolist():
-            fault = Fault(kind)
-            self._find(kinds[fault], *self._say(fault, number, expected, value))
-            rest[kinds[fault]] -= 1
-        self.found.count(rest)
+        for fault, number, expected, value in faults.tolist():
+            position, detail = self._say(fault, number, expected, value)
+            self.found.list(Finding(self.check.path, position, kinds[Fault(fault)], detail, REPAIR))
+        for fault in Fault:
+            self.found.count(kinds[fault], int(counts[fault]))
 
     def _say(self, fault: int, number: int, expected: int, found: int) -> tuple[int, str]:
         """The position of a fault, and a sentence."""
