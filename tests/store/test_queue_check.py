@@ -171,6 +171,13 @@ def test_messages_that_are_not_dispatched_yet_are_late():
     assert kinds(check_bytes(hole, claimed(ENTRIES), is_open=True)) == {"missing": 1}
 
 
+def test_late_messages_leave_those_listed_that_are_missing():
+    entries = [Entry(10 * number, 9, 0) for number in range(400)]
+    data = encoded([Entry(0, 0, 0)] * 150 + entries[150:200])
+    found = check_bytes(data, claimed(entries), is_open=True)
+    assert (kinds(found), found.late_count, len(found.listed)) == ({"missing": 150}, 200, LISTED_MAX)
+
+
 def test_a_broker_that_lost_messages_goes_on_behind_its_last_entry():
     """As one that dispatches a log with a gap anew does. Its old queue has their entries, which lead nowhere now."""
     left = [*claimed(ENTRIES)[:3], *claimed(ENTRIES)[6:]]

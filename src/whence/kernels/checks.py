@@ -43,9 +43,10 @@ MATCH = np.dtype(
         ("last_offset", np.int64),  # of the message that was matched last; -1 before the first
         ("begin_ms", np.int64),  # from which times are counted, in the header's place as soon as the log tells it
         ("end_ms", np.int64),  # the time of the file's last item, if the log tells it; else UNKNOWN
-        ("begun", np.int64),  # items of the next message that are in another file
+        ("begun", np.int64),  # so many of the next items that are expected are in the file before, too
         ("listed", np.int64),  # faults
         ("expired", np.int64),  # items of messages that have expired
+        ("ahead", np.int64),  # items of messages behind what was scanned
         ("repeated", np.int64),
         ("optional", np.int64),  # items that need not be there, and are
         ("left_out", np.int64),  # those that are not
@@ -61,7 +62,7 @@ RULES = np.dtype(
         ("end_offset", np.int64),  # of what was scanned: nothing leads there or behind it
         ("inherited_ms", np.int64),  # from which the time of the first item is counted; UNKNOWN
         ("is_exact", np.int64),  # nothing is repeated
-        ("is_open", np.int64),  # items of the last message may be elsewhere, or not there yet
+        ("is_live", np.int64),  # items are put meanwhile: some may lead behind what was scanned
     ]
 )
 UNKNOWN = -(2**63)
@@ -128,18 +129,8 @@ def match_items(
                 done.end_ms = store_timestamps_ms[first]
         else:
             _pass_over(items_at, rules, match, offset, faults, counts)
-            is_open = is_last and behind == count and rule.is_open != 0
-            _match_message(
-                items_at,
-                rules,
-                match,
-                key_hashes[first:behind],
-                offset,
-                store_timestamps_ms[first],
-                is_open,
-                faults,
-                counts,
-            )
+            time_ms = store_timestamps_ms[first]
+            _match_message(items_at, rules, match, key_hashes[first:behind], offset, time_ms, faults, counts)
         first = behind
     if is_last:
         while done.item < rule.next_item:
@@ -185,6 +176,8 @@ def _tell_stray(items_at: int, rules: Any, match: Any, faults: Any, counts: Any)
     elif found >= done.last_offset and found < rule.begin_offset:
         done.expired += 1
         done.last_offset = found
+    elif found >= rule.end_offset and rule.is_live != 0:
+        done.ahead += 1
     elif found <= done.last_offset:
         tell(match, faults, counts, _ORDER, done.item, done.last_offset, found)
     else:
@@ -200,7 +193,6 @@ def _match_message(
     key_hashes: Any,
     offset: int,
     store_timestamp_ms: int,
-    is_open: bool,
     faults: Any,
     counts: Any,
 ) -> None:
@@ -243,7 +235,7 @@ def _match_message(
         if done.item == rule.next_item:
             done.end_ms = store_timestamp_ms
     for row in range(len(key_hashes)):
-        is_required = key_hashes[row] >= 0 and row >= done.begun and not is_open
+        is_required = key_hashes[row] >= 0 and row >= done.begun
         if is_required and not _take(texts, seen, key_hashes[row]):
             tell(match, faults, counts, _MISSING, min(first + row, done.item), offset, key_hashes[row])
     for row in range(len(key_hashes)):
@@ -252,9 +244,7 @@ def _match_message(
         elif key_hashes[row] < 0:
             is_there = _take(texts, seen, key_hashes[row] & _HASH_MASK)
             done.optional += is_there
-            done.left_out += not is_there and not is_open
-        elif is_open:
-            _take(texts, seen, key_hashes[row])
+            done.left_out += not is_there
     repeated = np.sum(seen)
     done.repeated += repeated
     if rule.is_exact != 0:
@@ -262,7 +252,7 @@ def _match_message(
             tell(match, faults, counts, _REPEATED, number, offset, load_i32(items_at + ITEM_SIZE * number))
         if not is_ordered and repeated == 0:
             tell(match, faults, counts, _ORDER, first, offset, offset)
-    done.begun = 0
+    done.begun = max(done.begun - len(key_hashes), 0)
     done.last_offset = offset
 
 

@@ -46,6 +46,7 @@ QUEUE_MATCH = np.dtype(
         ("expired", np.int64),  # entries of messages that have expired
         ("dropped", np.int64),  # messages whose place was taken
         ("late", np.int64),  # messages without an entry since the last one that has one
+        ("listed_before", np.int64),  # faults, before those
         ("excused", np.int64),  # of those, how many may still be what lies here instead
         ("ahead", np.int64),  # entries that lead behind what was scanned
     ]
@@ -120,6 +121,8 @@ def match_entries(
             done.late = 0
             done.excused = 0
         else:
+            if done.late == 0:
+                done.listed_before = done.listed
             tell(match, faults, counts, _MISSING, number, offset, found)
             done.late += 1
             done.excused += rule.is_exact == 0

@@ -6,7 +6,7 @@
 Everything in the file is looked at: header, slots, items, and that nothing is written behind them. What brokers do
 is no damage, unless the file is whence's own (``is_exact``), which has to be as if it were built anew:
 
-    slot_count         4.8 and before count every put; so does a file that such a broker began
+    slot_count         before 4.7.1 every put is counted; so it is in a file that such a broker began
     repeated items     of the last message before a restart: it is dispatched once more
     optional items     of tags, which 5.4 and later have; the caller tells which ones those are
     the first item     its time is counted from the end of the file before
@@ -59,6 +59,7 @@ class IndexFindings(Findings):
 
     item_count: int = 0
     expired_count: int = 0  # items of messages that are no more in the log
+    ahead_count: int = 0  # items of messages behind what was scanned
     repeated_count: int = 0
     optional_count: int = 0  # items that need not be there, and are
     left_out_count: int = 0  # those that are not
@@ -73,10 +74,9 @@ class IndexCheck:
     ``begin_offset``, ``end_offset``: of the log as it was scanned. What leads before it has expired.
     ``inherited``: the header of the file before; its end is what times are counted from until the first item is put,
     and then that item's time tells it. None if there is none before; ``is_inherited`` False if that is not known.
-    ``begun``: how many items of the first message that is expected are in the file before.
-    ``is_open``: items of the last message that is expected may be in the next file, or not dispatched yet.
-    ``is_live``: a writer may be at work in the file, or was killed: items may be there that the header does not
-    count yet, and slots lead to them.
+    ``begun``: how many of the first items that are expected are in the file before, too: they need not be in both.
+    ``is_live``: a writer may be at work in the file, or was killed: items may be there that lead behind what was
+    scanned, or that the header does not count yet, and slots lead to them.
     ``is_exact``: whence made it, so that nothing a broker does counts.
     """
 
@@ -87,7 +87,6 @@ class IndexCheck:
     inherited: IndexHeader | None = None
     is_inherited: bool = True
     begun: int = 0
-    is_open: bool = False
     is_live: bool = False
     is_exact: bool = False
 
@@ -171,7 +170,7 @@ class _Run:
         if not check.is_inherited:
             inherited_ms = UNKNOWN
         limits = (shape.slot_capacity, next_item, check.begin_offset, check.end_offset)
-        rules = np.array([(*limits, inherited_ms, check.is_exact, check.is_open)], RULES)
+        rules = np.array([(*limits, inherited_ms, check.is_exact, check.is_live)], RULES)
         match = np.zeros(1, MATCH)
         match["item"], match["last_offset"], match["begun"] = FIRST_ITEM, -1, check.begun
         match["begin_ms"], match["end_ms"] = self.header.begin_timestamp_ms, UNKNOWN
@@ -202,7 +201,7 @@ class _Run:
         found = self.found
         found.expired_count, found.repeated_count = int(match["expired"][0]), int(match["repeated"][0])
         found.optional_count, found.left_out_count = int(match["optional"][0]), int(match["left_out"][0])
-        end_ms = int(match["end_ms"][0])
+        found.ahead_count, end_ms = int(match["ahead"][0]), int(match["end_ms"][0])
         return int(match["begin_ms"][0]), None if end_ms == UNKNOWN else end_ms, used
 
     def _items(self, number: int, count: int) -> memoryview:

@@ -85,9 +85,14 @@ class QueueCheck:
 
         Entries are ENTRY, or BATCH_ENTRY. Of an entry that leads to an ext unit, the unit's code is looked at.
         """
-        found = QueueFindings()
-        _Run(self, found).run(expected)
-        return found
+        started = self.start()
+        for entries, queue_offsets in expected:
+            started.put(entries, queue_offsets)
+        return started.finish()
+
+    def start(self) -> StartedCheck:
+        """Begin a check, for one who meets the runs of many queues in turn."""
+        return StartedCheck(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,65 +104,79 @@ class _Window:
     data: NDArray[np.uint8]
 
 
-@dataclass(slots=True)
-class _Run:
-    """One check of one queue."""
+class StartedCheck:
+    """One check of one queue, of which one file at a time is mapped."""
 
-    check: QueueCheck
-    found: QueueFindings
-
-    @property
-    def entry(self) -> np.dtype[np.void]:
-        return BATCH_ENTRY if self.check.is_batch else ENTRY
-
-    def run(self, expected: Iterable[Run]) -> None:
+    def __init__(self, check: QueueCheck) -> None:
         from whence.kernels.checks import FAULT
-        from whence.kernels.queue_checks import (
-            FAULT_KINDS,
-            QUEUE_MATCH,
-            QUEUE_RULES,
-            QueueFault,
-            match_entries,
-            pass_entries,
+        from whence.kernels.queue_checks import FAULT_KINDS, QUEUE_MATCH, QUEUE_RULES
+
+        self.check = check
+        self.found = QueueFindings()
+        self.entry = BATCH_ENTRY if check.is_batch else ENTRY
+        any_code = not check.is_exact and check.folder.parent.name == DELAY
+        limits = (self.entry.itemsize, check.begin_offset, check.end_offset)
+        self._rules = np.array([(*limits, check.is_exact, any_code)], QUEUE_RULES)
+        self._match = np.zeros(1, QUEUE_MATCH)
+        self._faults, self._counts = np.zeros(LISTED_MAX, FAULT), np.zeros(FAULT_KINDS, np.int64)
+        self._windows = self._all_windows()
+        self._window = next(self._windows)
+
+    def put(self, entries: NDArray[np.void], queue_offsets: NDArray[np.int64]) -> None:
+        """Hold the next run of expected entries against the files."""
+        from whence.kernels.queue_checks import match_entries
+
+        data = np.frombuffer(entries.astype(self.entry, copy=False).tobytes(), np.uint8)
+        offsets = np.array(queue_offsets, np.int64)
+        while len(offsets):
+            window = self._window
+            room = (window.data, window.first, window.behind)
+            done = match_entries(*room, self._rules, self._match, data, offsets, self._faults, self._counts)
+            data, offsets = data[self.entry.itemsize * done :], offsets[done:]
+            if len(offsets):
+                self._leave(is_last=False)
+                self._window = next(self._windows)
+
+    def _leave(self, *, is_last: bool) -> None:
+        from whence.kernels.queue_checks import pass_entries
+
+        window, match = self._window, self._match
+        pass_entries(
+            window.data, window.first, window.behind, self._rules, match, is_last, self._faults, self._counts
         )
 
-        check, found, entry_size = self.check, self.found, self.entry.itemsize
-        any_code = not check.is_exact and check.folder.parent.name == DELAY
-        limits = (entry_size, check.begin_offset, check.end_offset)
-        rules, match = np.array([(*limits, check.is_exact, any_code)], QUEUE_RULES), np.zeros(1, QUEUE_MATCH)
-        faults, counts = np.zeros(LISTED_MAX, FAULT), np.zeros(FAULT_KINDS, np.int64)
+    def finish(self) -> QueueFindings:
+        """Nothing more is expected: look at what the files have behind that."""
+        from whence.kernels.queue_checks import QueueFault
 
-        def leave(window: _Window, *, is_last: bool) -> None:
-            pass_entries(window.data, window.first, window.behind, rules, match, is_last, faults, counts)
-
-        windows = self._windows()
-        window = next(windows)
-        for entries, queue_offsets in expected:
-            data = np.frombuffer(entries.astype(self.entry, copy=False).tobytes(), np.uint8)
-            offsets = np.array(queue_offsets, np.int64)
-            while len(offsets):
-                room = (window.data, window.first, window.behind)
-                done = match_entries(*room, rules, match, data, offsets, faults, counts)
-                data, offsets = data[entry_size * done :], offsets[done:]
-                if len(offsets):
-                    leave(window, is_last=False)
-                    window = next(windows)
-        if check.is_open and match["late"][0]:
-            found.late_count = int(match["late"][0])
-            counts[QueueFault.MISSING] -= found.late_count
-            listed = faults[: int(match["listed"][0])]
-            behind = np.flatnonzero(listed["kind"] != QueueFault.MISSING)
-            match["listed"] = max(len(listed) - found.late_count, int(behind[-1]) + 1 if len(behind) else 0)
-        leave(window, is_last=True)
-        for window in windows:
-            leave(window, is_last=True)
-
-        for fault, number, should, value in faults[: int(match["listed"][0])].tolist():
-            self._list(QueueFault(fault), number, should, value)
+        match, found = self._match, self.found
+        if self.check.is_open:
+            self._forgive_late()
+        self._leave(is_last=True)
+        for window in self._windows:
+            self._window = window
+            self._leave(is_last=True)
+        for fault, number, expected, value in self._faults[: int(match["listed"][0])].tolist():
+            self._list(QueueFault(fault), number, expected, value)
         for kind in QueueFault:
-            found.count(_KINDS[kind.name], int(counts[kind]))
+            found.count(_KINDS[kind.name], int(self._counts[kind]))
         found.entry_count, found.expired_count = int(match["placed"][0]), int(match["expired"][0])
         found.dropped_count, found.ahead_count = int(match["dropped"][0]), int(match["ahead"][0])
+        return found
+
+    def _forgive_late(self) -> None:
+        """Take back what was told of messages at the end that have no entry: it will come."""
+        from whence.kernels.queue_checks import QueueFault
+
+        match = self._match
+        self.found.late_count = int(match["late"][0])
+        if self.found.late_count:
+            self._counts[QueueFault.MISSING] -= self.found.late_count
+            first = int(match["listed_before"][0])
+            listed = self._faults[first : int(match["listed"][0])]
+            others = listed[listed["kind"] != QueueFault.MISSING]
+            self._faults[first : first + len(others)] = others
+            match["listed"] = first + len(others)
 
     def _list(self, fault: object, number: int, expected: int, found: int) -> None:
         """Put a fault into words."""
@@ -184,7 +203,7 @@ class _Run:
 
     # -- files -----------------------------------------------------------------------------------------------
 
-    def _windows(self) -> Iterator[_Window]:
+    def _all_windows(self) -> Iterator[_Window]:
         """The queue from entry 0 on, file by file, without an end."""
         check, entry_size, first = self.check, self.entry.itemsize, 0
         for base, path, size in self._files():
