@@ -18,8 +18,8 @@ import numpy as np
 from whence.formats.rocketmq.consume_queue import BATCH_ENTRY_SIZE, ENTRY, FILLER
 from whence.kernels import inlined, kernel
 from whence.kernels.checks import tell
-from whence.kernels.intrinsics import address_of, load_i8, load_i32, load_i64
-from whence.kernels.queues import QUEUE_OFFSET_MAX, is_equal
+from whence.kernels.intrinsics import address_of, is_equal, load_i8, load_i32, load_i64
+from whence.kernels.queues import QUEUE_OFFSET_MAX
 
 
 class QueueFault(IntEnum):

@@ -25,6 +25,7 @@ import numpy as np
 from whence.errors import CorruptError
 from whence.files.disk import Disk
 from whence.files.mapped_file import MappedFile, read_whole
+from whence.files.plain_file import PlainFile
 from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY
 from whence.formats.rocketmq.index_file import IndexHeader
 from whence.formats.time_blocks import TIME_BLOCK, join_time_blocks
@@ -266,9 +267,9 @@ def taken_names(work: Path) -> Iterator[str]:
 
 def copy_file(source: Path, target: Path, disk: Disk) -> None:
     """Copy a file; its holes stay holes."""
-    with MappedFile(source) as mapped, disk.create(target, mapped.size, reserve=False) as file:
-        for at, size in mapped.data_pieces(0, COPY_AT_ONCE):
-            file.write(mapped.data[at : at + size], at)
+    with PlainFile(source) as there, disk.create(target, there.size, reserve=False) as file:
+        for at, size in there.data_pieces(0, COPY_AT_ONCE):
+            file.write(there.read(at, size), at)
 
 
 def _sha256(path: Path) -> str:

@@ -312,7 +312,9 @@ class _Run:
             self._check_zero(item_position(slot_capacity, self.header.next_item), shape.file_size)
 
     def _check_zero(self, begin: int, end: int) -> None:
-        for position, size in self.mapped.data_pieces(begin, PIECE_SIZE):
+        with PlainFile(self.mapped.path) as file:
+            pieces = file.data_pieces(begin, PIECE_SIZE)
+        for position, size in pieces:
             piece = bytes(self.mapped.data[position : min(position + size, end)])
             if piece != ZEROS[: len(piece)]:
                 at = position + next(i for i, byte in enumerate(piece) if byte)

@@ -26,6 +26,7 @@ from whence.files.file_sequence import FileSequence
 from whence.files.folder import files_in, is_folder
 from whence.files.mapped_file import MappedFile
 from whence.files.names import OFFSET_MAX, offset_name, parse_offset_name
+from whence.files.plain_file import PlainFile
 from whence.formats.rocketmq.consume_queue import (
     BATCH_ENTRY,
     ENTRY,
@@ -246,10 +247,11 @@ class StartedCheck:
         """What is written in a file; nothing is written in the hole at its end."""
         try:
             mapped = MappedFile(path)
+            with PlainFile(path) as file:
+                pieces = file.data_pieces(0, self.check.file_size)
         except StoreError as error:
             self._find(FindingKind.UNREADABLE, path, 0, str(error))
             return _nothing()
-        pieces = mapped.data_pieces(0, self.check.file_size)
         end = min(pieces[-1][0] + pieces[-1][1] if pieces else 0, self.check.file_size, size)
         entry_size = self.entry.itemsize
         end = min(-(-end // entry_size), mapped.size // entry_size) * entry_size
