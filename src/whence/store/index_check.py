@@ -25,6 +25,7 @@ import numpy as np
 
 from whence.errors import StoreError
 from whence.files.mapped_file import ZEROS, MappedFile
+from whence.files.plain_file import PlainFile
 from whence.formats.rocketmq.index_file import (
     FIRST_ITEM,
     HEADER,
