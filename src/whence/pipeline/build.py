@@ -29,7 +29,8 @@ from whence.files.disk import Disk
 from whence.files.folder import files_in, is_file, is_folder
 from whence.files.mapped_file import MappedFile
 from whence.files.names import index_name, is_digits, offset_name
-from whence.formats.rocketmq.index_file import FIRST_ITEM, HEADER_SIZE, IndexHeader, decode_header
+from whence.formats.rocketmq.consume_queue import ENTRY_SIZE
+from whence.formats.rocketmq.index_file import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, IndexHeader, decode_header
 from whence.pipeline.plan import LogFilePlace, cut_log, join_stretches, plan_index, stretch_size
 from whence.pipeline.tasks import (
     TAKEN,
@@ -53,7 +54,7 @@ from whence.store.log_file import HEAD_SIZE
 from whence.store.log_scan import LogScan
 from whence.store.message_store import Dialect
 from whence.store.sidecar import NO_HEADER, Sidecar
-from whence.store.spill import SPILLED_ITEM, Recipe, Spilled, Stretch, machine_id, read_spilled
+from whence.store.spill import SPILLED_ITEM, SPILLED_MESSAGE, Recipe, Spilled, Stretch, machine_id, read_spilled
 
 WORK = "work"
 GROUPS_A_SLOT = 2  # parts of the queues for each task that runs at once
@@ -255,7 +256,7 @@ class Build:
         for batch in scan:
             messages += len(batch.messages)
             items += len(batch.items)
-        a_message, an_item = 28 + 20, SPILLED_ITEM.itemsize + 20
+        a_message, an_item = SPILLED_MESSAGE + ENTRY_SIZE, SPILLED_ITEM + ITEM_SIZE
         return (messages * a_message + items * an_item) * size // SAMPLE_SIZE
 
     def _map(

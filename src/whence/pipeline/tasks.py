@@ -130,16 +130,15 @@ def build_index_task(task: IndexTask) -> Made:
         assert task.after is not None
         after = BuiltFile(folder / source.name, task.after)
     elif task.plan.before is not None:
-        last = next(spilled_items(work, task.plan.before.name, task.plan.before.first, 1))[0]
-        after = BuiltFile(
-            folder / "before", _full(shape, int(last["store_timestamp_ms"]), int(last["physical_offset"]))
-        )
+        last = next(spilled_items(work, task.plan.before.name, task.plan.before.first, 1))
+        inherited = _full(shape, int(last.store_timestamps_ms[0]), int(last.physical_offsets[0]))
+        after = BuiltFile(folder / "before", inherited)
     builder = IndexBuilder(folder, shape, disk, after)
     try:
         builder.ask_for_file()
         for part in task.plan.ranges:
-            for rows in spilled_items(work, part.name, part.first, part.count):
-                builder.put(rows["key_hash"], rows["physical_offset"], rows["store_timestamp_ms"])
+            for items in spilled_items(work, part.name, part.first, part.count):
+                builder.put(*items)
         (built,) = builder.finish()
     finally:
         builder.close()

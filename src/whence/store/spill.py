@@ -1,15 +1,21 @@
 """Spill: what is taken from a stretch of CommitLog, for the tasks that make index, queues and time blocks of it.
 
-<name>.items      SPILLED_ITEM, in the order of the log
-<name>.queues     blocks of rows; in each, the rows of a group of queues lie together
-<name>.times      TIME_BLOCK entries, which belong to no other stretch
-<name>.json       :class:`Spilled`, which says that the others are whole; written last
+    <name>.items      what is indexed, in the order of the log
+    <name>.queues     blocks of rows; in each, the rows of a group of queues lie together
+    <name>.times      TIME_BLOCK entries, which belong to no other stretch
+    <name>.json       :class:`Spilled`, which says that the others are whole; written last
 
-queues := block* table                             in the machine's byte order
-block  := part[groups]
-part   := run*                                     a queue is always in the same group
-run    := kind u1, topic_size u2, queue i4, count i8, topic, row[count]       rows are QUEUED or BATCH_ENTRY
-table  := i8[blocks][groups + 1], blocks i8, groups i8       where each part begins, and where the last one ends
+All in the machine's byte order. Offsets are positions in the log's file: the less is written, the faster it goes.
+
+    items  := chunk* CHUNK[chunks] end                 end := chunks or blocks i8, groups i8, base offset i8
+    chunk  := hash i4[items], position u4[messages], time i4 or i8[messages], count u2[messages]
+
+    queues := block* i8[blocks][groups + 1] end        where each part begins, and where the last one ends
+    block  := part[groups]
+    part   := run*                                     a queue is always in the same group
+    run    := RUN, topic, and of a batch queue BATCH_ENTRY[count], of any other
+              position u4[count], size i4[count], tags code i4 or i8[count], and queue offset i8[count] if they are
+              not one behind the other
 """
 
 from __future__ import annotations
@@ -38,17 +44,27 @@ from whence.store.queue_numbers import QueueNumbers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SPILLED_ITEM = np.dtype([("physical_offset", np.int64), ("store_timestamp_ms", np.int64), ("key_hash", np.int32)])
+CHUNK = np.dtype(
+    [
+        ("at", np.int64),  # where it begins
+        ("first_item", np.int64),  # of the spill
+        ("item_count", np.int32),
+        ("message_count", np.int32),  # of those that have items
+        ("base_ms", np.int64),  # from which its times are counted
+        ("time_size", np.int64),  # bytes of a time
+    ]
+)
+RUN = struct.Struct(
+    "=BBBxHxxiqq"
+)  # is batch, bytes of a tags code, is in order, topic size, queue, count, first offset
 ROWS_MAX = 1 << 19  # of queues, that are held until they are sorted and written: 30 MB with their copy
 FREE_MIN = 16 * 1048576  # bytes: below that a disk counts as full before it is
 DAMAGE_MAX = 1000  # that one stretch tells one by one
 SPILLED_SIZE_MAX = 16 * 1048576
-_RUN = struct.Struct("=BHiq")
-_TABLE_END = struct.Struct("=qq")
-_PLAIN, _BATCH = 0, 1
+_END = struct.Struct("=qqq")
+SPILLED_MESSAGE, SPILLED_ITEM = 22, 4  # bytes that a message and each of its items take, mostly
 NOWHERE = -1
 SPILL_KINDS = ("items", "queues", "times")
-ITEMS_AT_ONCE = 1 << 16
 TIMES_SIZE_MAX = 2**31 // BLOCK_SIZE * TIME_BLOCK.itemsize
 
 
@@ -122,7 +138,7 @@ def machine_id() -> str:
 
 def spill_stretch(stretch: Stretch, recipe: Recipe, folder: Path, name: str, disk: Disk) -> Spilled:
     """Scan a stretch and leave what is taken from it in ``folder``, in files of this name."""
-    with MappedFile(Path(stretch.path)) as mapped, Spill(folder, name, recipe, disk) as spill:
+    with MappedFile(Path(stretch.path)) as mapped, Spill(folder, name, stretch.base, recipe, disk) as spill:
         file = LogFile(mapped, stretch.base, PlainBudget())
         begin, end = stretch.from_offset - stretch.base, stretch.to_offset - stretch.base
         if not stretch.is_exact:
@@ -155,7 +171,7 @@ def spill_stretch(stretch: Stretch, recipe: Recipe, folder: Path, name: str, dis
 class Spill:
     """Writes the spill of one stretch. Holds some tens of megabytes, however long the stretch is."""
 
-    def __init__(self, folder: Path, name: str, recipe: Recipe, disk: Disk) -> None:
+    def __init__(self, folder: Path, name: str, base_offset: int, recipe: Recipe, disk: Disk) -> None:
         from whence.kernels.queues import QUEUED
 
         self.message_count = self.item_count = 0
@@ -163,6 +179,7 @@ class Spill:
         self.ends_bare = False
         self._recipe = recipe
         self._folder = folder
+        self._base_offset = base_offset
         self._items, self._queues, self._times = (
             _Appended(disk.create(folder / f"{name}.{kind}", 0, reserve=False)) for kind in SPILL_KINDS
         )
@@ -171,6 +188,7 @@ class Spill:
         self._row_numbers = np.empty(ROWS_MAX, np.int32)
         self._row_count = 0
         self._batches: dict[int, list[NDArray[np.void]]] = {}
+        self._chunks: list[tuple[int, ...]] = []
         self._table: list[NDArray[np.int64]] = []
         self._blocks = np.empty(0, TIME_BLOCK)
 
@@ -178,10 +196,7 @@ class Spill:
         """Take from scanned messages what is needed."""
         if shutil.disk_usage(self._folder).free < FREE_MIN:
             raise FullError(f"{self._folder}: its disk is full; the work of a build needs more room there")
-        items = np.empty(len(batch.items), SPILLED_ITEM)
-        for name in SPILLED_ITEM.names or ():
-            items[name] = batch.items[name]
-        self._items.append(items)
+        self._put_items(batch.items)
         self.message_count += len(batch.messages)
         self.item_count += len(batch.items)
         self.last_offset = int(batch.messages["physical_offset"][-1])
@@ -189,6 +204,20 @@ class Spill:
         positions = batch.messages["physical_offset"] - batch.base_offset
         self._put_times(encode_time_blocks(positions, np.ascontiguousarray(batch.messages["store_timestamp_ms"])))
         self._put_queues(*self._numbers.number(batch.data, batch.base_offset, batch.messages))
+
+    def _put_items(self, items: NDArray[np.void]) -> None:
+        from whence.kernels.spills import pack_items
+
+        if not len(items):
+            return
+        hashes, positions = np.empty(len(items), np.int32), np.empty(len(items), np.uint32)
+        times, counts = np.empty(len(items), np.int64), np.empty(len(items), np.uint16)
+        base_ms = int(items["store_timestamp_ms"][0])
+        count = pack_items(items, self._base_offset, base_ms, hashes, positions, times, counts)
+        times = _narrow(times[:count])
+        self._chunks.append((self._items.size, self.item_count, len(items), count, base_ms, times.itemsize))
+        for column in (hashes, positions[:count], times, counts[:count]):
+            self._items.append(column)
 
     def _put_times(self, blocks: NDArray[np.void]) -> None:
         joined = join_time_blocks(self._blocks, blocks)
@@ -230,23 +259,35 @@ class Spill:
             counts,
             rows,
         )
-        groups: list[list[tuple[int, int, NDArray[np.void]]]] = [[] for _ in range(self._recipe.groups)]
+        runs: list[list[tuple[int, NDArray[np.void]]]] = [[] for _ in range(self._recipe.groups)]
         for number in np.flatnonzero(counts).tolist():
             start, end = int(starts[number]), int(starts[number] + counts[number])
-            groups[self._group(number)].append((_PLAIN, number, rows[start:end]))
+            runs[self._group(number)].append((number, rows[start:end]))
         for number, entries in self._batches.items():
-            groups[self._group(number)].append((_BATCH, number, np.concatenate(entries, dtype=BATCH_ENTRY)))
+            runs[self._group(number)].append((number, np.concatenate(entries, dtype=BATCH_ENTRY)))
         parts = []
-        for group in groups:
+        for group in runs:
             parts.append(self._queues.size)
-            for kind, number, run in group:
-                topic, queue = self._numbers.places[number]
-                name = topic.encode()
-                self._queues.append(_RUN.pack(kind, len(name), queue, len(run)) + name)
-                self._queues.append(run)
+            for number, run in group:
+                self._write_run(*self._numbers.places[number], run)
         self._table.append(np.array([*parts, self._queues.size], np.int64))
         self._row_count = 0
         self._batches.clear()
+
+    def _write_run(self, topic: str, queue: int, rows: NDArray[np.void]) -> None:
+        name = topic.encode()
+        if rows.dtype == BATCH_ENTRY:
+            self._queues.append(RUN.pack(1, 0, 0, len(name), queue, len(rows), 0) + name)
+            self._queues.append(rows)
+            return
+        first, codes = int(rows["queue_offset"][0]), _narrow(rows["tags_code"])
+        is_in_order = bool((rows["queue_offset"] == np.arange(first, first + len(rows))).all())
+        self._queues.append(RUN.pack(0, codes.itemsize, is_in_order, len(name), queue, len(rows), first) + name)
+        self._queues.append((rows["physical_offset"] - self._base_offset).astype(np.uint32))
+        self._queues.append(np.ascontiguousarray(rows["size"]))
+        self._queues.append(np.ascontiguousarray(codes))
+        if not is_in_order:
+            self._queues.append(np.ascontiguousarray(rows["queue_offset"]))
 
     def _group(self, number: int) -> int:
         return group_of(*self._numbers.places[number], self._recipe.groups)
@@ -256,9 +297,11 @@ class Spill:
         self._times.append(self._blocks)
         if self._row_count or self._batches:
             self._write_block()
+        self._items.append(np.array(self._chunks, CHUNK))
+        self._items.append(_END.pack(len(self._chunks), 0, self._base_offset))
         for parts in self._table:
             self._queues.append(parts)
-        self._queues.append(_TABLE_END.pack(len(self._table), self._recipe.groups))
+        self._queues.append(_END.pack(len(self._table), self._recipe.groups, self._base_offset))
         if self._recipe.flush:
             for file in (self._items, self._queues, self._times):
                 file.flush()
@@ -302,35 +345,100 @@ class Run(NamedTuple):
     rows: NDArray[np.void]
 
 
-def spilled_items(folder: Path, name: str, first: int, count: int) -> Iterator[NDArray[np.void]]:
-    """Items ``first`` to ``first + count`` of a spill, some at a time."""
+class Items(NamedTuple):
+    """What is indexed, in the order of the log."""
+
+    key_hashes: NDArray[np.int32]
+    physical_offsets: NDArray[np.int64]
+    store_timestamps_ms: NDArray[np.int64]
+
+
+def spilled_items(folder: Path, name: str, first: int, count: int) -> Iterator[Items]:
+    """Items ``first`` to ``first + count`` of a spill, some at a time. The arrays are used again for the next."""
+    from whence.kernels.spills import unpack_items
+
     with MappedFile(folder / f"{name}.items") as mapped:
-        size = (first + count) * SPILLED_ITEM.itemsize
-        if mapped.size < size:
-            raise TruncatedError(f"has {mapped.size} bytes of {size}", position=mapped.size, path=mapped.path)
-        rows = np.frombuffer(mapped.data, SPILLED_ITEM, count, first * SPILLED_ITEM.itemsize)
-        for at in range(0, count, ITEMS_AT_ONCE):
-            yield rows[at : at + ITEMS_AT_ONCE]
+        chunk_count, _, base_offset = _end_of(mapped)
+        chunks = _rows(mapped, CHUNK, mapped.size - _END.size - chunk_count * CHUNK.itemsize, chunk_count)
+        number = int(np.searchsorted(chunks["first_item"], first, side="right")) - 1
+        room = int(chunks["item_count"].max(initial=0))
+        offsets, times = np.empty(room, np.int64), np.empty(room, np.int64)
+        done = first
+        while done < first + count:
+            if number >= chunk_count:
+                raise TruncatedError(f"has no item {done}", position=mapped.size, path=mapped.path)
+            chunk = chunks[number]
+            at, item_count, message_count = (int(chunk[field]) for field in ("at", "item_count", "message_count"))
+            hashes = _rows(mapped, np.dtype(np.int32), at, item_count)
+            at += hashes.nbytes
+            positions = _rows(mapped, np.dtype(np.uint32), at, message_count)
+            at += positions.nbytes
+            packed = _rows(mapped, np.dtype(f"i{chunk['time_size']}"), at, message_count)
+            counts = _rows(mapped, np.dtype(np.uint16), at + packed.nbytes, message_count)
+            unpack_items(positions, packed, counts, base_offset, int(chunk["base_ms"]), offsets, times)
+            begin = done - int(chunk["first_item"])
+            wanted = slice(begin, min(item_count, begin + first + count - done))
+            yield Items(hashes[wanted], offsets[wanted], times[wanted])
+            done += wanted.stop - wanted.start
+            number += 1
 
 
 def spilled_runs(folder: Path, name: str, group: int) -> Iterator[Run]:
     """The runs of one group of queues in a spill, in the order of the log. Reads nothing of other groups."""
-    from whence.kernels.queues import QUEUED
-
     with MappedFile(folder / f"{name}.queues") as mapped:
-        blocks, groups = _TABLE_END.unpack_from(mapped.data, mapped.size - _TABLE_END.size)
-        table_at = mapped.size - _TABLE_END.size - blocks * (groups + 1) * 8
-        table = np.frombuffer(mapped.data, np.int64, blocks * (groups + 1), table_at).reshape(blocks, groups + 1)
-        for parts in table:
+        blocks, groups, base_offset = _end_of(mapped)
+        size = blocks * (groups + 1)
+        table = _rows(mapped, np.dtype(np.int64), mapped.size - _END.size - 8 * size, size)
+        for parts in table.reshape(blocks, groups + 1):
             at, end = int(parts[group]), int(parts[group + 1])
             while at < end:
-                kind, topic_size, queue, count = _RUN.unpack_from(mapped.data, at)
-                at += _RUN.size
-                topic = str(mapped.data[at : at + topic_size], "utf-8")
-                at += topic_size
-                rows = np.frombuffer(mapped.data, QUEUED if kind == _PLAIN else BATCH_ENTRY, count, at)
-                at += rows.nbytes
-                yield Run(topic, queue, rows)
+                run, at = _read_run(mapped, at, base_offset)
+                yield run
+
+
+def _read_run(mapped: MappedFile, at: int, base_offset: int) -> tuple[Run, int]:
+    """The run at a position, and the position behind it."""
+    from whence.kernels.queues import QUEUED
+
+    is_batch, code_size, is_in_order, topic_size, queue, count, first = RUN.unpack_from(mapped.data, at)
+    at += RUN.size
+    topic = str(mapped.data[at : at + topic_size], "utf-8")
+    at += topic_size
+    if is_batch:
+        rows = _rows(mapped, BATCH_ENTRY, at, count)
+        return Run(topic, queue, rows), at + rows.nbytes
+    rows = np.empty(count, QUEUED)
+    columns = [("physical_offset", "u4"), ("size", "i4"), ("tags_code", f"i{code_size}")]
+    if is_in_order:
+        rows["queue_offset"] = np.arange(first, first + count)
+    else:
+        columns.append(("queue_offset", "i8"))
+    for field, kind in columns:
+        column = _rows(mapped, np.dtype(kind), at, count)
+        rows[field] = column
+        at += column.nbytes
+    rows["physical_offset"] += base_offset
+    return Run(topic, queue, rows), at
+
+
+def _end_of(mapped: MappedFile) -> tuple[int, int, int]:
+    """The last three numbers of a spill."""
+    if mapped.size < _END.size:
+        raise TruncatedError("is no spill", position=mapped.size, path=mapped.path)
+    blocks, groups, base_offset = _END.unpack_from(mapped.data, mapped.size - _END.size)
+    return blocks, groups, base_offset
+
+
+def _rows(mapped: MappedFile, dtype: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
+    if at < 0 or at + count * dtype.itemsize > mapped.size:
+        raise TruncatedError(f"has {mapped.size} bytes, and not {count} rows at {at}", position=at, path=mapped.path)
+    return np.frombuffer(mapped.data, dtype, count, at)
+
+
+def _narrow(values: NDArray[np.int64]) -> NDArray[Any]:
+    """The same numbers in 32 bits, if they fit."""
+    narrow = values.astype(np.int32)
+    return narrow if (narrow == values).all() else values
 
 
 def spilled_times(folder: Path, name: str) -> bytes:
