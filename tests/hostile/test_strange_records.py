@@ -261,6 +261,7 @@ def test_properties_of_any_content_are_read(tmp_path: Path, name: str, mode: dic
                         assert [m.physical_offset for m in answer] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRANGE_PROPERTIES)
 def test_table_on_a_terminal_is_made_in_time(tmp_path: Path, name: str):
     """A terminal has room for some eighty characters of a key of 32 KB."""

@@ -76,7 +76,7 @@ def test_scan_ends_each_file_where_rocketmq_does(golden: Callable[[str], GoldenS
             assert (scan.status, base_offset + scan.position) == (Status.ZERO, answer["end_offset"])
 
 
-@pytest.mark.parametrize("name", CLEAN + DIRECT + RECOVERED)
+@pytest.mark.parametrize("name", few_fast(CLEAN + DIRECT + RECOVERED))
 def test_tags_code_is_that_of_the_queue_entry(golden: Callable[[str], GoldenStore], name: str):
     scanned = {message["physical_offset"]: message for scan in whole_log(golden(name)) for message in scan.messages}
     entries = [entry for entry in golden(name).entries if entry["topic"] != SCHEDULE_TOPIC]
