@@ -40,6 +40,7 @@ def main(asked: dict[str, Any]) -> int:
                 "app": context.appName,
                 "local_dir": context.getConf().get("spark.local.dir"),
                 "java_version": context._jvm.java.lang.System.getProperty("java.version"),
+                "java_property": context._jvm.java.lang.System.getProperty("whence.test"),
                 "elapsed_s": elapsed_s,
                 "places": [asdict(result) for result in results],
             }

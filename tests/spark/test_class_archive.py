@@ -21,7 +21,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cl
     (tmp_path / "jars").mkdir()
 
     def make(version: str = "17.0.15", options: tuple[str, ...] = ("-Xshare:auto",)) -> ClassArchive:
-        return ClassArchive(Java(tmp_path / "java", version), tmp_path / "jars", options)
+        return ClassArchive(Java(tmp_path / "java", version), tmp_path / "jars", options, tmp_path)
 
     return make
 
@@ -36,7 +36,7 @@ def make_one(archive: Callable[..., ClassArchive]) -> Path:
     """Do what Java does when it ends."""
     first = archive()
     told_path(first, "-XX:ArchiveClassesAtExit=").write_bytes(b"classes" * 1000)
-    first.publish()
+    first.keep()
     path = archive().path
     assert path is not None
     return path
@@ -46,8 +46,7 @@ def test_the_first_start_makes_it_and_the_next_maps_it(archive):
     path = make_one(archive)
     assert told_path(archive(), "-XX:SharedArchiveFile=") == path
     assert os.listdir(path.parent) == [path.name]
-    archive().publish()
-    archive().discard()
+    archive().keep()
     assert os.listdir(path.parent) == [path.name]
 
 
@@ -69,13 +68,17 @@ def test_a_damaged_one_is_removed_and_made_again(archive, damage):
     assert make_one(archive) == path
 
 
-def test_one_that_was_not_finished_leaves_nothing(archive, tmp_path):
+def test_a_java_that_makes_none_leaves_nothing(archive, tmp_path):
+    archive().keep()
+    assert os.listdir(tmp_path / "cache" / "whence" / "spark") == []
+    assert archive().path is None
+
+
+def test_a_disk_that_takes_none_leaves_nothing(archive, tmp_path):
     first = archive()
-    aside = told_path(first, "-XX:ArchiveClassesAtExit=")
-    first.publish()  # Java made none
-    aside.write_bytes(b"half")
-    first.discard()
-    assert os.listdir(aside.parent) == []
+    told_path(first, "-XX:ArchiveClassesAtExit=").write_bytes(b"classes")
+    (tmp_path / "cache" / "whence" / "spark").rmdir()
+    first.keep()
     assert archive().path is None
 
 
@@ -94,10 +97,10 @@ def test_spark_starts_with_an_archive_that_java_refuses(session, archive, tmp_pa
     cache = tmp_path / "cache"
     folder = cache / "whence" / "spark"
     folder.mkdir(parents=True, mode=0o700)
-    made = ClassArchive(find_java(os.environ), Path(pyspark.__file__).parent / "jars", JAVA_OPTIONS)
+    made = ClassArchive(find_java(os.environ), Path(pyspark.__file__).parent / "jars", JAVA_OPTIONS, tmp_path)
     garbage = b"no archive" * 1000
     told_path(made, "-XX:ArchiveClassesAtExit=").write_bytes(garbage)
-    made.publish()
+    made.keep()
     (path,) = folder.iterdir()
     assert path.name.endswith(f"-{zlib.crc32(garbage):08x}.jsa")
     assert session(XDG_CACHE_HOME=str(cache))["places"]

@@ -20,6 +20,7 @@ from whence.pipeline.session import SparkSettings, open_session
 
 pytestmark = pytest.mark.slow
 
+MINE = {"spark.app.name": "mine", "spark.driver.extraJavaOptions": "-Dwhence.test=yes"}
 SPARK = Path(pyspark.__file__).parent
 
 
@@ -115,9 +116,9 @@ def test_a_standalone_cluster_runs_tasks_in_executors_of_its_workers(session, cl
 
 def test_the_callers_settings_win_and_what_spark_says_goes_to_the_log_file(session, tmp_path):
     (tmp_path / "whence.log").write_text("what was there\n")
-    asked = {"master": "local[1]", "conf": {"spark.app.name": "mine"}, "log_file": str(tmp_path / "whence.log")}
+    asked = {"master": "local[1]", "conf": MINE, "log_file": str(tmp_path / "whence.log")}
     told = session(asked)
-    assert (told["master"], told["app"]) == ("local[1]", "mine")
+    assert (told["master"], told["app"], told["java_property"]) == ("local[1]", "mine", "yes")
     said = (tmp_path / "whence.log").read_text()
     assert said.startswith("what was there\n") and " WARN " in said
 

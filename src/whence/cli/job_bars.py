@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from whence.cli.progress import LINE_S, QUIET_S
+from whence.cli.progress import LINE_S
 from whence.cli.terminal import Screen, counted, size_text
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ class JobBars:
         self._screen = Screen.of(sys.stderr)
         self._bars: Any = None
         self._numbers: dict[str, Any] = {}
-        self._started = time.monotonic()
-        self._next = self._started + LINE_S
+        self._next = time.monotonic() + LINE_S
 
     def __call__(self, state: JobState) -> None:
         if self._quiet:
@@ -35,11 +34,8 @@ class JobBars:
             self._write(state)
 
     def _draw(self, state: JobState) -> None:
-        if self._bars is None:
-            if time.monotonic() < self._started + QUIET_S:
-                return
-            self._bars = _make_bars(self._screen)
-            self._bars.start()
+        if not self._numbers:
+            self._bars.remove_task(self._starting)
         if state.name not in self._numbers:
             self._numbers[state.name] = self._bars.add_task(state.name, total=1.0, text="")
         self._bars.update(self._numbers[state.name], completed=state.share, text=state_text(state))
@@ -53,6 +49,10 @@ class JobBars:
         self._next = now + LINE_S
 
     def __enter__(self) -> Self:
+        if self._screen.is_terminal and not self._quiet:
+            self._bars = _make_bars(self._screen)
+            self._bars.start()
+            self._starting = self._bars.add_task("starting Spark", total=None, text="")  # which takes seconds
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import zlib
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from whence.cache_folder import cache_folders, remove_old
+from whence.files.atomic import unfinished
 from whence.pipeline.java import Java
 
 READ_SIZE = 1 << 20
@@ -26,41 +27,34 @@ READ_SIZE = 1 << 20
 class ClassArchive:
     """The archive for one Java, one Spark and one list of options: mapped if it is there, else made by this start."""
 
-    def __init__(self, java: Java, jars: Path, options: Sequence[str]) -> None:
+    def __init__(self, java: Java, jars: Path, options: Sequence[str], made_in: Path) -> None:
+        """``made_in``: where Java may write one. It does so even if whoever started it is gone."""
         depends_on = (str(java.home), java.version, str(jars), jars.stat().st_mtime_ns, list(options))
         self._digest = hashlib.sha256(repr(depends_on).encode()).hexdigest()[:32]
         self._folders = cache_folders("spark")
-        self._aside: Path | None = None
+        self._made = made_in / "classes.jsa"
         self.path = self._find()
-        if self.path is None and self._folders:
-            self._aside = self._folders[0] / f".{self._digest}-{os.getpid()}-{os.urandom(4).hex()}"
 
     @property
     def java_options(self) -> list[str]:
         """What Java has to be told: to map the archive, or to write it when it ends."""
         if self.path is not None:
             return [f"-XX:SharedArchiveFile={self.path}"]
-        return [] if self._aside is None else [f"-XX:ArchiveClassesAtExit={self._aside}"]
+        return [f"-XX:ArchiveClassesAtExit={self._made}"] if self._folders else []
 
-    @property
-    def is_wanted(self) -> bool:
-        """Whether Java writes an archive when it ends, for which it takes some seconds."""
-        return self._aside is not None
-
-    def publish(self) -> None:
-        """Give what Java wrote its name. To be called when Java has ended as it should."""
-        if self._aside is None:
+    def keep(self) -> None:
+        """Keep what Java wrote, if it did. To be called when Java has ended as it should."""
+        if self.path is not None or not self._folders or not self._made.is_file():
             return
-        with suppress(OSError):  # a full disk, or a Java that does not make archives: the next start is slow, too
-            path = self._aside.with_name(f"{self._digest}-{_crc(self._aside):08x}.jsa")
-            self._aside.replace(path)
-            remove_old(path)
-
-    def discard(self) -> None:
-        """Leave nothing of an archive that was not finished."""
-        if self._aside is not None:
-            with suppress(OSError):
-                self._aside.unlink(missing_ok=True)
+        path = self._folders[0] / f"{self._digest}-{_crc(self._made):08x}.jsa"
+        aside = path.with_name(f".{path.name}-{os.getpid()}-{os.urandom(4).hex()}")
+        with unfinished(aside):
+            try:
+                shutil.copyfile(self._made, aside)
+                aside.replace(path)
+                remove_old(path)
+            except OSError:  # a full disk: the next start is slow, too
+                aside.unlink(missing_ok=True)
 
     def _find(self) -> Path | None:
         for folder in self._folders:

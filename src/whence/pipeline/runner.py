@@ -173,6 +173,7 @@ class _Job:
         self._bytes_total = sum(sizes)
         self._started = time.monotonic()
         self._ended = threading.Event()
+        self._counts = (0, 0, 0)
         self._results: list[Any] = []
         self._failure: BaseException | None = None
         self._done = context.accumulator(_Done(), _Sum())
@@ -180,22 +181,24 @@ class _Job:
         self._tasks = context.parallelize(numbered, self._task_count).map(_Task(task, self._done))
 
     def run(self) -> list[Any]:
+        # Threads talk to Java, and this one waits. Ctrl-C comes here: a talk that it cut short would be taken up by
+        # the next one, with the wrong answers.
         InheritableThread(target=self._collect, daemon=True).start()
-        counts = (0, 0, 0)
+        if self._watcher is not None:
+            InheritableThread(target=self._count, daemon=True).start()
         try:
             while not self._ended.wait(POLL_S):
                 if self._done.value.errors:
                     self._cancel()
                     break
                 if self._watcher is not None:
-                    counts = self._counts()
-                    self._watcher(self._state(counts))
+                    self._watcher(self._state())
         except BaseException:
             self._cancel()
             raise
         finally:
             if self._watcher is not None:
-                self._watcher(self._state(counts, is_ended=True))
+                self._watcher(self._state(is_ended=True))
         errors = self._done.value.errors
         if errors:
             raise errors[min(errors)]
@@ -213,14 +216,22 @@ class _Job:
             self._ended.set()
 
     def _cancel(self) -> None:
-        """Have Spark end the tasks. In a thread of its own: Ctrl-C may have cut short what this one said to Java."""
+        """Have Spark end the tasks, and wait a moment for it."""
         thread = InheritableThread(target=self._context.cancelJobGroup, args=(self._group,), daemon=True)
         thread.start()
         self._ended.wait(CANCEL_S)
 
-    def _counts(self) -> tuple[int, int, int]:
-        """Tasks that are done, run, and failed, as Spark's status tracker has them."""
+    def _count(self) -> None:
+        """Ask Spark's status tracker how many tasks are done, run, and failed."""
         tracker = self._context.statusTracker()
+        try:
+            while not self._ended.wait(POLL_S):
+                self._counts = self._counts_of(tracker)
+        except Exception:
+            if not self._ended.is_set():  # else Java ended with the job
+                raise
+
+    def _counts_of(self, tracker: Any) -> tuple[int, int, int]:
         done = running = failed = 0
         for job in tracker.getJobIdsForGroup(self._group):
             info = tracker.getJobInfo(job)
@@ -232,9 +243,9 @@ class _Job:
                     failed += counts.numFailedTasks
         return done, running, failed
 
-    def _state(self, counts: tuple[int, int, int], *, is_ended: bool = False) -> JobState:
+    def _state(self, *, is_ended: bool = False) -> JobState:
         done = self._done.value
-        tasks_done, running, failed = counts
+        tasks_done, running, failed = self._counts
         return JobState(
             self._name,
             self._task_count,

@@ -58,7 +58,7 @@ REACH_TIMEOUT_S = 5.0
 
 SOCKET_PATH_MAX = 104  # the least that a system allows; Linux takes 108
 SOCKET_NAME_SIZE = len("/.01234567-0123-0123-0123-0123456789ab.sock")
-END_TIMEOUT_S = 30
+END_TIMEOUT_S = 120  # the first time Java writes the archive of its classes then
 SAID_SIZE = 65_536
 
 
@@ -171,8 +171,8 @@ class _Start:
             self._end_java()
             if not isinstance(error, TimeoutExpired):
                 raise
-        if self._archive is not None:
-            self._archive.publish() if java.returncode == 0 else self._archive.discard()
+        if self._archive is not None and java.returncode == 0:
+            self._archive.keep()
 
     def kill(self) -> None:
         """End all at once. Python's workers end with the Java that started them; tasks elsewhere, when it is gone."""
@@ -186,8 +186,6 @@ class _Start:
     def _end_java(self) -> None:
         self._gateway.proc.kill()
         self._gateway.proc.wait()
-        if self._archive is not None:
-            self._archive.discard()
 
     def _forget_java(self) -> None:
         """Let the next session start a Java of its own. Spark would look for this one, which is gone."""
@@ -229,10 +227,11 @@ class _Start:
     def _java_options(self) -> str:
         from pyspark.find_spark_home import _find_spark_home
 
-        java = find_java(os.environ)
-        options = [*JAVA_OPTIONS, *self._settings.conf.get("spark.driver.extraJavaOptions", "").split()]
-        self._archive = ClassArchive(java, Path(_find_spark_home(), "jars"), options)
-        return " ".join([*JAVA_OPTIONS, f"-Djava.io.tmpdir={self._folder}", *self._archive.java_options])
+        self._archive = ClassArchive(
+            find_java(os.environ), Path(_find_spark_home(), "jars"), JAVA_OPTIONS, self._folder
+        )
+        ours = [*JAVA_OPTIONS, f"-Djava.io.tmpdir={self._folder}", *self._archive.java_options]
+        return " ".join([*ours, self._settings.conf.get("spark.driver.extraJavaOptions", "")])
 
     def _variables(self) -> dict[str, str]:
         """What Spark takes from the environment only. What is set there already stays, but for a Java too old."""
@@ -242,7 +241,12 @@ class _Start:
             "SPARK_WORKER_DIR": str(self._folder / "workers"),  # of local-cluster; else it would lie in Spark's home
         }
         missing = {name: value for name, value in variables.items() if name not in os.environ}
-        return missing | {"JAVA_HOME": str(find_java(os.environ).home_for_spark(self._folder))}
+        try:
+            return missing | {"JAVA_HOME": str(find_java(os.environ).home_for_spark(self._folder))}
+        except UsageError:
+            if not _is_configured():  # else its own scripts may know one
+                raise
+            return missing
 
     def _conf(self, given: dict[str, str]) -> dict[str, str]:
         """Spark's settings: the caller's, those that Java was started with, and ours for what neither names."""
