@@ -1,12 +1,13 @@
 """Progress of jobs on Spark: bars on a terminal, lines elsewhere, nothing if it is not wanted."""
 
 import io
+import re
 import sys
 
 import pytest
 
 from whence.cli import job_bars
-from whence.cli.job_bars import JobBars, duration_text, state_text
+from whence.cli.job_bars import JobBars, duration_text, state_text, state_time
 
 runner = pytest.importorskip("whence.pipeline.runner")
 
@@ -23,17 +24,18 @@ HALF = runner.JobState(
 )
 
 TEXTS = [
-    (HALF, "8 of 16 tasks, 1.0 GiB of 4.0 GiB, 2,000,000 messages, 102.4 MiB/s, 30 s left"),
-    (runner.JobState("link", tasks=1), "0 of 1 task"),
+    (HALF, "8 of 16 tasks, 1.0 GiB of 4.0 GiB, 2,000,000 messages, 102.4 MiB/s", "30 s left"),
+    (runner.JobState("link", tasks=1), "0 of 1 task", ""),
     (runner.JobState("link", tasks=4, tasks_done=1, tasks_failed=2, elapsed_s=60),
-     "1 of 4 tasks, 2 attempts failed, 3 min 0 s left"),
-    (runner.JobState("link", tasks=4, tasks_done=4, elapsed_s=3.4, is_ended=True), "4 of 4 tasks, 3 s"),
+     "1 of 4 tasks, 2 attempts failed", "3 min 0 s left"),
+    (runner.JobState("link", tasks=4, tasks_done=4, elapsed_s=3.4, is_ended=True), "4 of 4 tasks", "3 s"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("state", "text"), TEXTS)
-def test_a_state_in_words(state, text):
+@pytest.mark.parametrize(("state", "text", "time"), TEXTS)
+def test_a_state_in_words(state, text, time):
     assert state_text(state) == text
+    assert state_time(state) == time
 
 
 @pytest.mark.parametrize(
@@ -71,9 +73,20 @@ def test_a_terminal_sees_a_bar_for_each_job_which_goes_at_the_end(monkeypatch, a
     assert text.rstrip("\r").endswith("\x1b[2K")
 
 
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_a_narrow_terminal_still_sees_name_share_and_time(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = re.sub(r"\x1b\[[0-9;]*m", "", shown(monkeypatch, Terminal()))  # without styles
+    drawn = [line for line in re.split(r"[\r\n]|\x1b\[[0-9?]*[a-zA-Z]", text) if line.startswith("scan ")]
+    assert drawn
+    assert all("25%" in line and "30 s left" in line and "8 of 16" in line for line in drawn)
+    assert all(len(line) <= columns for line in drawn)
+
+
 def test_elsewhere_there_are_lines(monkeypatch, at_once):
     assert shown(monkeypatch, io.StringIO()).splitlines() == [
-        f"whence: scan: 25%, {state_text(HALF)}",
+        f"whence: scan: 25%, {state_text(HALF)}, 30 s left",
         "whence: link: 0%, 0 of 3 tasks",
     ]
 

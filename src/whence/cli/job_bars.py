@@ -36,15 +36,18 @@ class JobBars:
     def _draw(self, state: JobState) -> None:
         if not self._numbers:
             self._bars.remove_task(self._starting)
-        if state.name not in self._numbers:
-            self._numbers[state.name] = self._bars.add_task(state.name, total=1.0, text="")
-        self._bars.update(self._numbers[state.name], completed=state.share, text=state_text(state))
+        shown = {"completed": state.share, "time": state_time(state), "text": state_text(state)}
+        if state.name in self._numbers:
+            self._bars.update(self._numbers[state.name], **shown)
+        else:
+            self._numbers[state.name] = self._bars.add_task(state.name, total=1.0, **shown)
 
     def _write(self, state: JobState) -> None:
         now = time.monotonic()
         if now < self._next and not (state.is_ended and state.elapsed_s > LINE_S):
             return
-        self._screen.line(f"whence: {state.name}: {state.share:.0%}, {state_text(state)}")
+        told = filter(None, [f"{state.share:.0%}", state_text(state), state_time(state)])
+        self._screen.line(f"whence: {state.name}: {', '.join(told)}")
         self._screen.stream.flush()
         self._next = now + LINE_S
 
@@ -52,7 +55,9 @@ class JobBars:
         if self._screen.is_terminal and not self._quiet:
             self._bars = _make_bars(self._screen)
             self._bars.start()
-            self._starting = self._bars.add_task("starting Spark", total=None, text="")  # which takes seconds
+            self._starting = self._bars.add_task(
+                "starting Spark", total=None, time="", text=""
+            )  # which takes seconds
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -61,7 +66,7 @@ class JobBars:
 
 
 def state_text(state: JobState) -> str:
-    """``3 of 16 tasks, 1.5 GiB of 4.0 GiB, 2,740,000 messages, 410.0 MiB/s, 6 s left``."""
+    """``3 of 16 tasks, 1.5 GiB of 4.0 GiB, 2,740,000 messages, 410.0 MiB/s``."""
     parts = [f"{state.tasks_done} of {counted(state.tasks, 'task')}"]
     if state.tasks_failed:
         parts.append(f"{counted(state.tasks_failed, 'attempt')} failed")
@@ -71,11 +76,14 @@ def state_text(state: JobState) -> str:
         parts.append(f"{state.messages:,} messages")
     if state.bytes_done and state.elapsed_s > 0:
         parts.append(f"{size_text(int(state.bytes_done / state.elapsed_s))}/s")
-    if state.is_ended:
-        parts.append(duration_text(state.elapsed_s))
-    elif state.left_s is not None:
-        parts.append(f"{duration_text(state.left_s)} left")
     return ", ".join(parts)
+
+
+def state_time(state: JobState) -> str:
+    """``6 s left``; when it ended, how long it took."""
+    if state.is_ended:
+        return duration_text(state.elapsed_s)
+    return "" if state.left_s is None else f"{duration_text(state.left_s)} left"
 
 
 def duration_text(seconds: float) -> str:
@@ -91,13 +99,17 @@ def duration_text(seconds: float) -> str:
 def _make_bars(screen: Screen) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+    from rich.table import Column
 
     console = Console(file=screen.stream, width=screen.width, no_color=not screen.colours, force_terminal=True)
     return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(BAR_WIDTH),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[text]}", markup=False),
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+        BarColumn(BAR_WIDTH if (screen.width or 0) > 100 else BAR_WIDTH // 3),
+        TaskProgressColumn(table_column=Column(no_wrap=True, min_width=4)),
+        TextColumn("{task.fields[time]}", markup=False, table_column=Column(no_wrap=True)),
+        # What is too much for a narrow terminal is cut here.
+        TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, ratio=1)),
+        expand=True,
         console=console,
         transient=True,
         redirect_stdout=False,  # standard output may be a file, or another program
