@@ -135,8 +135,8 @@ def plan_index(taken: Sequence[Spilled], capacity: int, room: int) -> list[Index
     bounds = [0, *range(min(room, total), total, capacity), total] if room else [*range(0, total, capacity), total]
     plans = [
         IndexPlan(
-            tuple(_ranges(taken, ends, begin, end)),
-            next(_ranges(taken, ends, begin - 1, begin)) if begin else None,
+            tuple(item_ranges(taken, ends, begin, end)),
+            next(item_ranges(taken, ends, begin - 1, begin)) if begin else None,
             goes_on=begin == 0 and room > 0,
         )
         for begin, end in pairwise(bounds)
@@ -144,12 +144,12 @@ def plan_index(taken: Sequence[Spilled], capacity: int, room: int) -> list[Index
     ]
     is_full = (not room and not total) or (total >= room and (total - room) % capacity == 0)
     if is_full and _ends_bare(taken):
-        before = next(_ranges(taken, ends, total - 1, total)) if total else None
+        before = next(item_ranges(taken, ends, total - 1, total)) if total else None
         plans.append(IndexPlan((), before, goes_on=False))
     return plans
 
 
-def _ranges(taken: Sequence[Spilled], ends: Sequence[int], begin: int, end: int) -> Iterator[ItemRange]:
+def item_ranges(taken: Sequence[Spilled], ends: Sequence[int], begin: int, end: int) -> Iterator[ItemRange]:
     """Items ``begin`` to ``end`` of the whole log, by spill."""
     at = bisect_right(ends, begin)
     while begin < end:

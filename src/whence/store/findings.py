@@ -23,6 +23,13 @@ class FindingKind(StrEnum):
     WRONG_ENTRY = "wrong_entry"  # leads to its message, but tells another size or code of it
     NOT_ZERO = "not_zero"  # something is written where nothing should be yet
     UNREADABLE = "unreadable"
+    UNEXPECTED = "unexpected"  # a file that nobody published
+    WRONG_CLAIM = "wrong_claim"  # sidecar.json says what is not so
+    WRONG_CHECKPOINT = "wrong_checkpoint"  # the checkpoint is ahead of the log
+    GAP = "gap"  # of the log, as DamageKind has them
+    BAD_RECORD = "bad_record"
+    RECORDS_BEHIND_END = "records_behind_end"
+    HALF_RECORD = "half_record"
 
 
 @dataclass(frozen=True, slots=True)

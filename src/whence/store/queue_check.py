@@ -24,6 +24,7 @@ import numpy as np
 from whence.errors import NotFoundError, StoreError
 from whence.files.file_sequence import FileSequence
 from whence.files.folder import files_in, is_folder
+from whence.files.map_pool import MapPool
 from whence.files.mapped_file import MappedFile
 from whence.files.names import OFFSET_MAX, offset_name, parse_offset_name
 from whence.files.plain_file import PlainFile
@@ -91,29 +92,31 @@ class QueueCheck:
             started.put(entries, queue_offsets)
         return started.finish()
 
-    def start(self) -> StartedCheck:
-        """Begin a check, for one who meets the runs of many queues in turn."""
-        return StartedCheck(self)
+    def start(self, maps: MapPool | None = None) -> StartedCheck:
+        """Begin a check, for one who meets the runs of many queues in turn, with a pool of maps for all of them."""
+        return StartedCheck(self, MapPool() if maps is None else maps)
 
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Entries ``first`` to ``behind - 1``, of one file or where none is; ``data`` as far as something is written."""
+    """Entries ``first`` to ``behind - 1``, of one file or where none is; ``size``: bytes of it to look at."""
 
     first: int
     behind: int
-    data: NDArray[np.uint8]
+    path: Path | None = None
+    size: int = 0
 
 
 class StartedCheck:
-    """One check of one queue, of which one file at a time is mapped."""
+    """One check of one queue. Any number may be under way: a file is mapped while it is looked at, or pooled."""
 
-    def __init__(self, check: QueueCheck) -> None:
+    def __init__(self, check: QueueCheck, maps: MapPool) -> None:
         from whence.kernels.checks import FAULT
         from whence.kernels.queue_checks import FAULT_KINDS, QUEUE_MATCH, QUEUE_RULES
 
         self.check = check
         self.found = QueueFindings()
+        self._maps = maps
         self.entry = BATCH_ENTRY if check.is_batch else ENTRY
         any_code = not check.is_exact and check.folder.parent.name == DELAY
         limits = (self.entry.itemsize, check.begin_offset, check.end_offset)
@@ -130,8 +133,7 @@ class StartedCheck:
         data = np.frombuffer(entries.astype(self.entry, copy=False).tobytes(), np.uint8)
         offsets = np.array(queue_offsets, np.int64)
         while len(offsets):
-            window = self._window
-            room = (window.data, window.first, window.behind)
+            room = (self._data(self._window), self._window.first, self._window.behind)
             done = match_entries(*room, self._rules, self._match, data, offsets, self._faults, self._counts)
             data, offsets = data[self.entry.itemsize * done :], offsets[done:]
             if len(offsets):
@@ -141,10 +143,8 @@ class StartedCheck:
     def _leave(self, *, is_last: bool) -> None:
         from whence.kernels.queue_checks import pass_entries
 
-        window, match = self._window, self._match
-        pass_entries(
-            window.data, window.first, window.behind, self._rules, match, is_last, self._faults, self._counts
-        )
+        room = (self._data(self._window), self._window.first, self._window.behind)
+        pass_entries(*room, self._rules, self._match, is_last, self._faults, self._counts)
 
     def finish(self) -> QueueFindings:
         """Nothing more is expected: look at what the files have behind that."""
@@ -210,10 +210,10 @@ class StartedCheck:
         for base, path, size in self._files():
             number = base // entry_size
             if number > first:
-                yield _Window(first, number, _nothing())
+                yield _Window(first, number)
             first = number + check.file_size // entry_size
-            yield _Window(number, first, self._data(path, size))
-        yield _Window(first, OFFSET_MAX, _nothing())
+            yield _Window(number, first, path, self._written_size(path, size))
+        yield _Window(first, OFFSET_MAX)
 
     def _files(self) -> list[tuple[int, Path, int]]:
         """Base offset, path and size of each file that can be one."""
@@ -243,19 +243,31 @@ class StartedCheck:
     def _find(self, kind: FindingKind, path: Path, position: int, detail: str) -> None:
         self.found.add(Finding(path, position, kind, detail, REPAIR))
 
-    def _data(self, path: Path, size: int) -> NDArray[np.uint8]:
-        """What is written in a file; nothing is written in the hole at its end."""
+    def _written_size(self, path: Path, size: int) -> int:
+        """How many bytes of a file there are to look at: nothing is written in the hole at its end."""
         try:
-            mapped = MappedFile(path)
             with PlainFile(path) as file:
                 pieces = file.data_pieces(0, self.check.file_size)
         except StoreError as error:
             self._find(FindingKind.UNREADABLE, path, 0, str(error))
-            return _nothing()
-        end = min(pieces[-1][0] + pieces[-1][1] if pieces else 0, self.check.file_size, size)
+            return 0
         entry_size = self.entry.itemsize
-        end = min(-(-end // entry_size), mapped.size // entry_size) * entry_size
-        data = np.frombuffer(mapped.data[:end], np.uint8)
+        end = min(pieces[-1][0] + pieces[-1][1] if pieces else 0, self.check.file_size)
+        return min(-(-end // entry_size), size // entry_size) * entry_size
+
+    def _mapped(self, path: Path) -> MappedFile | None:
+        try:
+            return self._maps.get(path) or self._maps.put(path, MappedFile(path))
+        except StoreError as error:
+            self._find(FindingKind.UNREADABLE, path, 0, str(error))
+            return None
+
+    def _data(self, window: _Window) -> NDArray[np.uint8]:
+        """What a file has."""
+        mapped = None if window.path is None or not window.size else self._mapped(window.path)
+        if mapped is None:
+            return np.frombuffer(b"", np.uint8)
+        data = np.frombuffer(mapped.data[: window.size], np.uint8)
         if not self.check.is_batch and (data.view(ENTRY)["tags_code"] <= EXT_ADDRESS_MAX).any():
             data = self._with_codes(data)
         return data
@@ -282,7 +294,3 @@ class StartedCheck:
         finally:
             files.close()
         return np.frombuffer(entries.tobytes(), np.uint8)
-
-
-def _nothing() -> NDArray[np.uint8]:
-    return np.frombuffer(b"", np.uint8)

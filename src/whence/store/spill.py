@@ -35,6 +35,7 @@ from whence.errors import CorruptError, FullError, TruncatedError
 from whence.files.disk import Disk, DiskFile
 from whence.files.mapped_file import MappedFile, read_whole
 from whence.formats.rocketmq.consume_queue import BATCH_ENTRY
+from whence.formats.rocketmq.sys_flag import TRANSACTION_MASK, Transaction
 from whence.formats.time_blocks import BLOCK_SIZE, TIME_BLOCK, encode_time_blocks, join_time_blocks
 from whence.store.damage import Damage, DamageKind
 from whence.store.log_file import LogFile, PlainBudget
@@ -93,6 +94,7 @@ class Recipe:
     batch_topics: tuple[str, ...]  # those that have batch queues
     groups: int  # into how many parts the queues are sorted
     flush: bool  # whether spills are to outlast the machine that wrote them
+    marks: bool = False  # whether the hashes of items have their sign bit set which some brokers leave out
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +196,12 @@ class Spill:
 
     def put(self, batch: Batch) -> None:
         """Take from scanned messages what is needed."""
+        from whence.kernels.checks import OPTIONAL
+
         if shutil.disk_usage(self._folder).free < FREE_MIN:
             raise FullError(f"{self._folder}: its disk is full; the work of a build needs more room there")
+        if self._recipe.marks:
+            batch.items["key_hash"][_may_be_left_out(batch)] |= OPTIONAL
         self._put_items(batch.items)
         self.message_count += len(batch.messages)
         self.item_count += len(batch.items)
@@ -312,6 +318,15 @@ class Spill:
     def __exit__(self, *_: object) -> None:
         for file in (self._items, self._queues, self._times):
             file.close()
+
+
+def _may_be_left_out(batch: Batch) -> NDArray[np.bool_]:
+    """Of which items it depends on the broker's version whether they are there: tags, and half messages."""
+    from whence.kernels.scan import Kind
+
+    transactions = batch.messages["sys_flag"][batch.items["message"]] & TRANSACTION_MASK
+    is_prepared = transactions == Transaction.PREPARED
+    return np.asarray((batch.items["kind"] == Kind.TAGS) | is_prepared)
 
 
 class _Appended:

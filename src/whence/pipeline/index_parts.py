@@ -1,0 +1,258 @@
+"""Which part of the log each index file answers for.
+
+    files    as they are, damaged or not   -> FileEnds
+    log      its items, numbered from 0    -> IndexPart: the items that each file should have
+
+A file's first and last items tell where it begins and ends, and those of its neighbours confirm it: no header is
+believed. What lies between two files belongs to the second, what lies behind the last one to the last. A file that
+cannot be read, or that is not there although it should be, gets what its neighbours leave.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from whence.errors import FormatError, StoreError
+from whence.files.mapped_file import MappedFile
+from whence.formats.rocketmq.index_file import (
+    FIRST_ITEM,
+    HEADER_SIZE,
+    ITEM_SIZE,
+    IndexHeader,
+    decode_header,
+    decode_items,
+    item_position,
+)
+from whence.pipeline.scanning import MessageItems, SpilledLog
+from whence.store.index_file import DEFAULT_SHAPE, IndexFile, Shape
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+RUN_MAX = 32_768  # items that one message can have, about
+
+
+@dataclass(frozen=True, slots=True)
+class FileEnds:
+    """What an index file tells of itself, without a look at what lies between its ends.
+
+    ``header`` None: it cannot be read, or has another size than its shape asks for. Offsets are those of the first
+    and the last item, counts those of the items beside them that have the same one.
+    """
+
+    path: Path
+    shape: Shape
+    header: IndexHeader | None = None
+    first_offset: int = -1
+    first_hash: int = -1
+    first_count: int = 0
+    last_offset: int = -1
+    last_count: int = 0
+
+    @property
+    def item_count(self) -> int:
+        return 0 if self.header is None else self.header.next_item - FIRST_ITEM
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it can be read, and nothing was put into it."""
+        return self.header is not None and not self.item_count
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPart:
+    """Items ``first`` to ``behind - 1`` of the log, for which one file answers.
+
+    The first ``begun`` of them are in the file before, too. ``before``: the end of that, as far as the log or itself
+    tells it; ``is_first_known`` False: whether there was one, and how it ended, nobody knows.
+    """
+
+    file: FileEnds
+    first: int
+    behind: int
+    begun: int
+    before: IndexHeader | None
+    is_first_known: bool
+    is_newest: bool
+
+
+def shapes_of(paths: Sequence[Path], asked: Shape | None) -> dict[Path, Shape]:
+    """The shape of each file: as asked, as its bytes show it, as most of the others have it, or RocketMQ's own."""
+    if asked is not None:
+        return dict.fromkeys(paths, asked)
+    shown: dict[Path, Shape] = {}
+    for path in paths:
+        try:
+            shape = IndexFile(path).resolve_shape(set(shown.values()))
+        except (FormatError, StoreError):
+            continue
+        if shape is not None:
+            shown[path] = shape
+    usual = Counter(shown.values()).most_common(1)
+    fallback = usual[0][0] if usual else DEFAULT_SHAPE
+    return {path: shown.get(path, fallback) for path in paths}
+
+
+def read_ends(path: Path, shape: Shape) -> FileEnds:
+    """The ends of one file."""
+    try:
+        with MappedFile(path) as mapped:
+            header = decode_header(mapped.data[:HEADER_SIZE])
+            if mapped.size < shape.file_size or not 0 <= header.item_count <= shape.item_capacity:
+                return FileEnds(path, shape)
+            count = header.next_item - FIRST_ITEM
+            if not count:
+                return FileEnds(path, shape, header)
+            items = decode_items(mapped.data[item_position(shape.slot_capacity, FIRST_ITEM) :][: ITEM_SIZE * count])
+            first, last = items[:RUN_MAX], items[-RUN_MAX:][::-1]
+            return FileEnds(
+                path,
+                shape,
+                header,
+                int(first["physical_offset"][0]),
+                int(first["key_hash"][0]),
+                _run(first["physical_offset"]),
+                int(last["physical_offset"][0]),
+                _run(last["physical_offset"]),
+            )
+    except (FormatError, StoreError):
+        return FileEnds(path, shape)
+
+
+def _run(offsets: NDArray[np.int64]) -> int:
+    """How many of the first ones are alike."""
+    others = np.flatnonzero(offsets != offsets[0])
+    return int(others[0]) if len(others) else len(offsets)
+
+
+@dataclass(slots=True)
+class _Placed:
+    """A file and the numbers of its items, as far as they are known."""
+
+    file: FileEnds
+    first: int | None
+    behind: int | None
+
+
+def plan_parts(
+    files: Sequence[FileEnds],
+    log: SpilledLog,
+    begin_offset: int,
+    *,
+    is_exact: bool,
+    is_live: bool,
+    is_whole: bool = False,
+) -> list[IndexPart]:
+    """The part of each file, in the order of the log. ``files`` are in the order of their names.
+
+    ``begin_offset``: of the log. ``is_exact``: whence made all of them, one behind the other. ``is_live``: what lies
+    behind the newest file may not be dispatched yet. ``is_whole``: no file was ever before the first one.
+    """
+    parts: list[IndexPart] = []
+    at = 0
+    before: _Placed | None = None
+    ordered = _in_order([_place(file, log, begin_offset) for file in files])
+    header: IndexHeader | None
+    for number, placed in enumerate(ordered):
+        is_newest = number + 1 == len(ordered)
+        behind = placed.behind
+        if behind is None:
+            later = [other.first for other in ordered[number + 1 :] if other.first is not None]
+            behind = max(at, later[0] if later else log.item_count)
+        first = min(at if placed.first is None else placed.first, at)
+        if is_newest:
+            is_late = is_live and (placed.behind is not None or placed.file.is_empty)
+            behind = max(at, placed.behind or 0) if is_late else log.item_count
+        if is_exact and first > 0:
+            header, is_known = _end_at(log, first - 1), True
+        else:
+            header, is_known = _before(before, log)
+            is_known |= before is None and is_whole
+        parts.append(IndexPart(placed.file, first, max(behind, first), at - first, header, is_known, is_newest))
+        at = max(at, behind)
+        if not placed.file.is_empty:
+            before = placed
+    return parts
+
+
+def _place(file: FileEnds, log: SpilledLog, begin_offset: int) -> _Placed:
+    """Where a file's items are in the log. Of two ends that are not known each is told by the other and the count."""
+    if not file.item_count:
+        return _Placed(file, None, None)
+    first, behind = _number_of_first(file, log, begin_offset), _number_behind_last(file, log, begin_offset)
+    if first is not None and behind is not None and first > behind:
+        return _Placed(file, None, None)
+    if first is None and behind is not None:
+        first = max(behind - file.item_count, 0)
+    elif behind is None and first is not None:
+        behind = min(first + file.item_count, log.item_count)
+    return _Placed(file, first, behind)
+
+
+def _number_of_first(file: FileEnds, log: SpilledLog, begin_offset: int) -> int | None:
+    if 0 <= file.first_offset < begin_offset:
+        return 0
+    items = log.items_of(file.first_offset)
+    if items is None:
+        return None
+    for count in (len(items.key_hashes), _required(items)):
+        skipped = count - file.first_count
+        if 0 < skipped < count and _hash(items, skipped) == file.first_hash:
+            return items.first + skipped
+    return items.first
+
+
+def _number_behind_last(file: FileEnds, log: SpilledLog, begin_offset: int) -> int | None:
+    if 0 <= file.last_offset < begin_offset:
+        return 0
+    items = log.items_of(file.last_offset)
+    if items is None:
+        return None
+    first = items.first
+    if file.first_offset == file.last_offset:
+        first = _number_of_first(file, log, begin_offset) or first
+    return min(first + file.last_count, items.first + len(items.key_hashes))
+
+
+def _required(items: MessageItems) -> int:
+    """How many items have to be there: others are marked by their sign bit."""
+    return int(np.count_nonzero(items.key_hashes >= 0))
+
+
+def _hash(items: MessageItems, number: int) -> int:
+    return int(items.key_hashes[number]) & 0x7FFFFFFF
+
+
+def _in_order(files: list[_Placed]) -> list[_Placed]:
+    """Files in the order of the log; those of which nothing is known behind the one that has the name before."""
+    known = sorted(
+        (file for file in files if file.first is not None),
+        key=lambda file: (file.first, file.behind, file.file.path.name),
+    )
+    ordered = list(known)
+    for file in files:
+        if file.first is None:
+            behind = [n for n, other in enumerate(ordered) if other.file.path.name < file.file.path.name]
+            ordered.insert(behind[-1] + 1 if behind else 0, file)
+    return ordered
+
+
+def _before(before: _Placed | None, log: SpilledLog) -> tuple[IndexHeader | None, bool]:
+    """What the file behind this one inherits, and whether that is known."""
+    if before is None:
+        return None, False
+    if before.behind:
+        return _end_at(log, before.behind - 1), True
+    return before.file.header, before.file.header is not None
+
+
+def _end_at(log: SpilledLog, number: int) -> IndexHeader:
+    """The header of a file that ends with this item, as far as the next one inherits it."""
+    end_offset, end_ms = log.item(number)
+    return IndexHeader(end_ms, end_ms, end_offset, end_offset, 0, 0)

@@ -1,0 +1,514 @@
+"""Verify: log, index, queues and time blocks held against each other, on Spark. It changes nothing.
+
+    log -> stretches -> spills             pass one, as a build does it
+        -> joined, parts                   the driver
+        -> findings                        pass two, a task for each index file, group of queues, some time blocks
+        -> with those of log, checkpoint and sidecar.json       the driver
+
+What is judged is what readers use: the files of the sidecar, or those of the store where it has none. Of files that
+whence made every byte is known; of a broker's files that which its version does in its own way is no damage.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from whence.errors import FormatError, NotFoundError, StoreError
+from whence.files.disk import Disk
+from whence.files.folder import files_in, folders_in, is_file, is_folder
+from whence.files.lock import StoreLock
+from whence.files.names import is_digits, offset_name
+from whence.formats.time_blocks import TIME_BLOCK
+from whence.pipeline.build import GROUPS_A_SLOT, GROUPS_MAX, QUEUE_FOLDERS, TIMES_A_TASK, Runner
+from whence.pipeline.check_tasks import (
+    CheckedQueue,
+    IndexCheckTask,
+    QueueCheckTask,
+    TimesCheckTask,
+    check_index_task,
+    check_queues_task,
+    check_times_task,
+)
+from whence.pipeline.index_parts import IndexPart, plan_parts, read_ends, shapes_of
+from whence.pipeline.scanning import SpilledLog, cut_stretches, scan_stretches
+from whence.pipeline.tasks import TAKEN, scan_stretch_task
+from whence.store.commit_log import CommitLog
+from whence.store.damage import Damage, DamageKind
+from whence.store.findings import Finding, FindingKind, Findings
+from whence.store.index_check import IndexFindings
+from whence.store.index_file import Shape
+from whence.store.message_store import Dialect, read_checkpoint
+from whence.store.sidecar import NAME as SIDECAR_NAME
+from whence.store.sidecar import Sidecar
+from whence.store.spill import Recipe, Spilled, group_of, spilled_times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WORK_PREFIX = "verify-"
+DEFAULT_QUEUE_FILE_SIZE = 6_000_000
+REPAIR_CLAIM = "write sidecar.json anew from the files beside it"
+REPAIR_EXTRA = "remove this file, which no build published"
+REPAIR_CHECKPOINT = "write it anew, with values that the log bears out"
+REPAIR_LOG = {
+    DamageKind.GAP: "nothing: what was there is lost; index and queues go on behind it",
+    DamageKind.BAD_RECORD: "nothing: what was there is lost; index and queues go on behind it",
+    DamageKind.HALF_RECORD: "with --cut-tail, cut it off: the log ends before it",
+    DamageKind.RECORDS_BEHIND_END: "with --cut-tail, keep a copy of them aside and cut them off",
+}
+
+Given = TypeVar("Given")
+Giving = TypeVar("Giving")
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyPlace:
+    """What is judged. ``root`` has index and queues: the sidecar, or the store itself.
+
+    ``claim``: what sidecar.json says, if there is one that can be believed. ``is_exact``: whence made all of it.
+    ``is_live``: a writer is at work in ``root``, or was killed there.
+    """
+
+    store: Path
+    sidecar: Path
+    root: Path
+    claim: Sidecar | None = None
+    is_exact: bool = False
+    is_live: bool = False
+
+    @property
+    def is_sidecar(self) -> bool:
+        """Whether index and queues lie in the sidecar."""
+        return self.root == self.sidecar
+
+
+@dataclass(frozen=True, slots=True)
+class VerifySettings:
+    """How. ``shape`` and ``dialect`` where the files do not show them."""
+
+    shape: Shape | None = None
+    dialect: Dialect = Dialect.V5_5
+    queue_file_size: int | None = None
+    batch_topics: tuple[str, ...] = ()
+    jobs: int | None = None
+    is_local: bool = True
+
+
+@dataclass(slots=True)
+class Verified:
+    """What was found."""
+
+    from_offset: int
+    to_offset: int
+    messages: int
+    root: Path
+    dialect: Dialect | None = None
+    damage: list[Finding] = field(default_factory=list)
+    unlisted: int = 0  # findings that are counted below but not in ``damage``
+    index: Counter[FindingKind] = field(default_factory=Counter)
+    queues: Counter[FindingKind] = field(default_factory=Counter)
+    items: int = 0
+    files: int = 0
+    queue_count: int = 0
+    entries: int = 0
+    not_indexed: int = 0  # items of messages that a broker has not dispatched yet
+    habits: tuple[str, ...] = ()
+    parts: list[tuple[IndexPart, IndexFindings]] = field(default_factory=list)
+    damaged_queues: list[CheckedQueue] = field(default_factory=list)
+    damaged_times: list[Finding] = field(default_factory=list)
+    claim_findings: list[Finding] = field(default_factory=list)
+    log_damage: list[Finding] = field(default_factory=list)
+    elapsed_s: float = 0.0
+    tasks: int = 0
+
+    @property
+    def is_healthy(self) -> bool:
+        return not self.damage
+
+    def to_dict(self) -> dict[str, Any]:
+        """As ``verify --json`` has it."""
+        return {
+            "healthy": self.is_healthy,
+            "log": {"from_offset": self.from_offset, "to_offset": self.to_offset, "messages": self.messages},
+            "indexes": {"items": self.items, "files": self.files, **_counted(self.index)},
+            "queues": {"entries": self.entries, "queues": self.queue_count, **_counted(self.queues)},
+            "dialect": None if self.dialect is None else str(self.dialect),
+            "habits": list(self.habits),
+            "judged": str(self.root),
+            "damage": [
+                {
+                    "path": str(finding.path),
+                    "position": finding.position,
+                    "kind": str(finding.kind),
+                    "detail": finding.detail,
+                    "repair": finding.repair,
+                }
+                for finding in self.damage
+            ],
+            "unlisted": self.unlisted,
+            "elapsed_s": round(self.elapsed_s, 3),
+            "tasks": self.tasks,
+        }
+
+
+def _counted(counts: Counter[FindingKind]) -> dict[str, int]:
+    missing, dangling = counts[FindingKind.MISSING], counts[FindingKind.DANGLING]
+    return {"missing": missing, "dangling": dangling, "wrong": counts.total() - missing - dangling}
+
+
+class Verify:
+    """One verify. ``work`` is a folder for spills, which the caller makes and removes."""
+
+    def __init__(
+        self, log: CommitLog, place: VerifyPlace, settings: VerifySettings, runner: Runner, work: Path, disk: Disk
+    ) -> None:
+        self._log = log
+        self._place = place
+        self._settings = settings
+        self._runner = runner
+        self._work = work
+        self._disk = disk
+        self._task_count = 0
+        self._groups = max(min(GROUPS_A_SLOT * (settings.jobs or runner.slots), GROUPS_MAX), 1)
+
+    def run(self) -> Verified:
+        """Scan, check, and tell."""
+        started = time.monotonic()
+        taken = self._scan()
+        begin, end = self._log.begin_offset, taken[-1].end_offset if taken else self._log.begin_offset
+        found = Verified(begin, end, sum(spilled.message_count for spilled in taken), self._place.root)
+        judged = [spilled for spilled in taken if self._is_judged(spilled)]
+        to_offset = judged[-1].end_offset if judged else begin
+        self._disk.replace(self._work / TAKEN, "".join(f"{spilled.name}\n" for spilled in judged).encode())
+        spilled_log = SpilledLog(self._work, judged)
+        try:
+            index_tasks = self._index_tasks(found, spilled_log, to_offset)
+            checked = self._map("check index", check_index_task, index_tasks, lambda task: task.item_count)
+        finally:
+            spilled_log.close()
+        self._add_index(found, checked)
+        self._add_queues(found, to_offset)
+        if self._place.claim is not None:
+            self._add_times(found, judged)
+            self._add_claim(found, to_offset)
+        self._add_log(found, taken, end)
+        if not self._place.is_sidecar:
+            self._add_checkpoint(found, taken)
+        found.damage.sort(key=lambda finding: (str(finding.path), finding.position))
+        found.elapsed_s, found.tasks = time.monotonic() - started, self._task_count
+        return found
+
+    def _map(
+        self, name: str, task: Callable[[Given], Giving], inputs: Sequence[Given], size_of: Callable[[Given], int]
+    ) -> list[Giving]:
+        self._task_count += len(inputs)
+        return self._runner.map(name, task, inputs, size_of=size_of) if inputs else []
+
+    def _scan(self) -> tuple[Spilled, ...]:
+        settings, is_exact = self._settings, self._place.is_exact
+        recipe = Recipe(
+            tags=not is_exact or settings.dialect is Dialect.V5_5,
+            batch_topics=settings.batch_topics,
+            groups=self._groups,
+            flush=not settings.is_local,
+            marks=not is_exact,
+        )
+        stretches = cut_stretches(self._log, self._runner.slots, settings.jobs, self._boundary)
+        return scan_stretches(
+            stretches,
+            recipe,
+            self._work,
+            lambda tasks: self._map(
+                "scan", scan_stretch_task, tasks, lambda task: task.stretch.to_offset - task.stretch.from_offset
+            ),
+        )
+
+    @property
+    def _boundary(self) -> int:
+        """Up to where the log is indexed; 0 if nobody claims that."""
+        claim = self._place.claim
+        return 0 if claim is None else claim.indexed_to
+
+    def _is_judged(self, spilled: Spilled) -> bool:
+        """Whether index and queues should have what is in a spill."""
+        return self._place.claim is None or spilled.begin_offset < self._boundary
+
+    # -- the index -------------------------------------------------------------------------------------------------
+
+    def _index_tasks(self, found: Verified, log: SpilledLog, to_offset: int) -> list[IndexCheckTask]:
+        place, settings = self._place, self._settings
+        folder = place.root / "index"
+        there = _digit_names(folder)
+        names = there
+        if place.claim is not None:
+            names = list(place.claim.index_names)
+            for name in sorted(set(there) - set(names)):
+                what = "sidecar.json does not name this index file"
+                self._claim_finding(found, folder / name, FindingKind.UNEXPECTED, what, REPAIR_EXTRA)
+        paths = [folder / name for name in names]
+        shapes = shapes_of(paths, settings.shape)
+        begin = self._log.begin_offset
+        parts = plan_parts(
+            [read_ends(path, shapes[path]) for path in paths],
+            log,
+            begin,
+            is_exact=place.is_exact,
+            is_live=place.is_live,
+            is_whole=place.claim is not None and [first for first, _ in place.claim.indexed[:1]] == [begin],
+        )
+        if not parts and log.item_count:
+            what = f"there is no index file, but the log has {log.item_count} items for one"
+            found.damage.append(Finding(folder, 0, FindingKind.MISSING, what, "build the index"))
+            found.index[FindingKind.MISSING] += log.item_count
+        found.not_indexed = log.item_count - parts[-1].behind if parts else 0
+        found.parts = [(part, IndexFindings()) for part in parts]
+        return [
+            IndexCheckTask(
+                work=str(self._work),
+                path=str(part.file.path),
+                slots=part.file.shape.slot_capacity,
+                items=part.file.shape.item_capacity,
+                ranges=log.ranges(part.first, part.behind),
+                begin_offset=begin,
+                end_offset=to_offset,
+                before=part.before,
+                is_first_known=part.is_first_known,
+                begun=part.begun,
+                is_live=place.is_live and part.is_newest,
+                is_exact=place.is_exact,
+            )
+            for part in parts
+        ]
+
+    def _add_index(self, found: Verified, checked: Sequence[IndexFindings]) -> None:
+        found.parts = [(part, each) for (part, _), each in zip(found.parts, checked, strict=True)]
+        found.files = len(checked)
+        found.items = sum(each.item_count for each in checked)
+        for each in checked:
+            _add(found, each, found.index)
+        found.dialect = self._settings.dialect
+        if not self._place.is_exact:
+            found.habits = tuple(_habits(checked, found.not_indexed, self._settings.dialect))
+
+    # -- queues ----------------------------------------------------------------------------------------------------
+
+    def _add_queues(self, found: Verified, to_offset: int) -> None:
+        place, settings = self._place, self._settings
+        there: dict[int, list[tuple[str, int]]] = defaultdict(list)
+        for topic, queue in _queues_in(place.root):
+            there[group_of(topic, queue, self._groups)].append((topic, queue))
+        tasks = [
+            QueueCheckTask(
+                work=str(self._work),
+                root=str(place.root),
+                group=group,
+                there=tuple(there[group]),
+                file_size=settings.queue_file_size or _usual_size(place.root / "consumequeue"),
+                batch_topics=settings.batch_topics,
+                begin_offset=self._log.begin_offset,
+                end_offset=to_offset,
+                is_live=place.is_live,
+                is_exact=place.is_exact and not place.is_live,
+            )
+            for group in range(self._groups)
+        ]
+        for checked in self._map("check queues", check_queues_task, tasks, lambda _: 0):
+            found.queue_count += checked.queue_count
+            found.entries += checked.entry_count
+            found.damaged_queues += checked.damaged
+            for each in checked.damaged:
+                _add(found, each.found, found.queues)
+
+    # -- what lies in the sidecar alone ----------------------------------------------------------------------------
+
+    def _add_times(self, found: Verified, judged: Sequence[Spilled]) -> None:
+        spills: dict[int, list[str]] = defaultdict(list)
+        for spilled in judged:
+            base = self._log.base_of(spilled.begin_offset)
+            assert base is not None
+            spills[base].append(spilled.name)
+        folder = self._place.sidecar / "times"
+        files = [(str(folder / offset_name(base)), tuple(names)) for base, names in spills.items()]
+        tasks = [
+            TimesCheckTask(str(self._work), tuple(files[at : at + TIMES_A_TASK]))
+            for at in range(0, len(files), TIMES_A_TASK)
+        ]
+        for checked in self._map("check times", check_times_task, tasks, lambda _: 0):
+            found.damaged_times += checked.listed
+            _add(found, checked, found.index)
+        expected = {Path(path).name for path, _ in files}
+        for name in _digit_names(folder):
+            if name not in expected and int(name) >= self._log.begin_offset:
+                what = "the log has no indexed file that these time blocks are of"
+                self._claim_finding(found, folder / name, FindingKind.UNEXPECTED, what, REPAIR_EXTRA)
+
+    def _add_claim(self, found: Verified, to_offset: int) -> None:
+        """Hold sidecar.json against what is there."""
+        claim = self._place.claim
+        assert claim is not None
+        path = self._place.sidecar / SIDECAR_NAME
+        for part, each in found.parts:
+            is_newest = part.file.path.name == claim.index_names[-1]
+            if is_newest and each.is_healthy and each.header != claim.newest_header and not self._place.is_live:
+                what = f"the header of the newest index file, {part.file.path.name}, is another one"
+                self._claim_finding(found, path, FindingKind.WRONG_CLAIM, what, REPAIR_CLAIM)
+        begin = self._log.begin_offset
+        claimed = [(max(first, begin), end) for first, end in claim.indexed if end > begin]
+        if claimed and claimed != indexed_stretches(self._log, claimed[0][0], to_offset):
+            what = "the log is not indexed from where to where it says"
+            self._claim_finding(found, path, FindingKind.WRONG_CLAIM, what, REPAIR_CLAIM)
+
+    def _claim_finding(self, found: Verified, path: Path, kind: FindingKind, detail: str, repair: str) -> None:
+        finding = Finding(path, 0, kind, detail, repair)
+        found.claim_findings.append(finding)
+        found.damage.append(finding)
+
+    # -- log and checkpoint ----------------------------------------------------------------------------------------
+
+    def _add_log(self, found: Verified, taken: Sequence[Spilled], end: int) -> None:
+        damage = [each for spilled in taken for each in spilled.damage]
+        damage += [each for _, _, each in self._log.damage(end)]
+        found.log_damage = [_log_finding(each) for each in damage]
+        found.damage += found.log_damage
+
+    def _add_checkpoint(self, found: Verified, taken: Sequence[Spilled]) -> None:
+        """A checkpoint tells of what was flushed: it cannot be ahead of the log."""
+        path = self._place.store / "checkpoint"
+        if not is_file(path) or self._place.is_live or not found.messages:
+            return
+        try:
+            checkpoint = read_checkpoint(self._place.store)
+        except (FormatError, StoreError) as error:
+            found.damage.append(Finding(path, 0, FindingKind.UNREADABLE, str(error), REPAIR_CHECKPOINT))
+            return
+        largest_ms = max(
+            int(np.frombuffer(spilled_times(self._work, spilled.name), TIME_BLOCK)["largest_ms"].max())
+            for spilled in taken
+            if spilled.message_count
+        )
+        limits = {
+            "log_timestamp_ms": largest_ms,
+            "queue_timestamp_ms": largest_ms,
+            "index_timestamp_ms": largest_ms,
+            "confirm_offset": found.to_offset,
+            "queue_physical_offset": found.to_offset,
+        }
+        for number, (name, limit) in enumerate(limits.items()):
+            if getattr(checkpoint, name) > limit:
+                what = f"its {name} is {getattr(checkpoint, name)}, but the log ends with {limit}"
+                position = 8 * number if number < 3 else 8 * (number + 1)
+                found.damage.append(Finding(path, position, FindingKind.WRONG_CHECKPOINT, what, REPAIR_CHECKPOINT))
+
+
+def indexed_stretches(log: CommitLog, begin: int, end: int) -> list[tuple[int, int]]:
+    """``[begin, end)`` of a log as unbroken stretches."""
+    stretches = []
+    for gap_begin, gap_end, _ in log.gaps(end):
+        if begin < gap_begin:
+            stretches.append((begin, gap_begin))
+        begin = max(begin, gap_end)
+    return [*stretches, (begin, end)] if begin < end else stretches
+
+
+def _add(found: Verified, findings: Findings, counts: Counter[FindingKind]) -> None:
+    """Take over what a task found; where more was counted than listed, one line says so."""
+    found.damage += findings.listed
+    counts.update(findings.counts)
+    if findings.unlisted_count:
+        found.unlisted += findings.unlisted_count
+        last = findings.listed[-1]
+        what = f"{findings.unlisted_count} more findings are counted but not listed"
+        found.damage.append(Finding(last.path, last.position, last.kind, what, last.repair))
+
+
+def _log_finding(damage: Damage) -> Finding:
+    return Finding(
+        Path(damage.path), damage.position, FindingKind(damage.kind), damage.detail, REPAIR_LOG[damage.kind]
+    )
+
+
+def _habits(checked: Sequence[IndexFindings], not_indexed: int, dialect: Dialect) -> Iterator[str]:
+    """What the broker does in its own way."""
+    if any(each.counts_every_put for each in checked):
+        yield "slot counts of the index count every item, as brokers before 4.7.1 do"
+    if repeated := sum(each.repeated_count for each in checked):
+        yield f"{repeated} items are there twice, as after a restart of the broker"
+    left_out = sum(each.left_out_count for each in checked)
+    if left_out and dialect is not Dialect.V5_5:
+        yield f"{left_out} items of tags or half messages are left out, as brokers before 5.4 do"
+    if not_indexed:
+        yield f"{not_indexed} items are not in the index yet: the broker runs, or was killed"
+
+
+def _digit_names(folder: Path) -> list[str]:
+    try:
+        return sorted(name for name in files_in(folder) if is_digits(name))
+    except NotFoundError:
+        return []
+
+
+def _queues_in(root: Path) -> Iterator[tuple[str, int]]:
+    for kind in QUEUE_FOLDERS:
+        if is_folder(root / kind):
+            for topic in folders_in(root / kind):
+                for queue in folders_in(root / kind / topic):
+                    if queue.isdecimal() and str(int(queue)) == queue:
+                        yield topic, int(queue)
+
+
+def _usual_size(folder: Path) -> int:
+    """The size that most files of queues have."""
+    sizes: Counter[int] = Counter()
+    for topic, queue in _queues_in(folder.parent):
+        place = folder / topic / str(queue)
+        if is_folder(place):
+            sizes.update(state.size for name, state in files_in(place).items() if is_digits(name) and state.size)
+    return sizes.most_common(1)[0][0] if sizes else DEFAULT_QUEUE_FILE_SIZE
+
+
+@contextmanager
+def work_folder(sidecar: Path, *, is_local: bool) -> Iterator[Path]:
+    """A folder for the spills of a verify, which goes when it ends: in the sidecar, or where files go that go again.
+
+    Those that were left behind by others go, too.
+    """
+    folder = _make_work_folder(sidecar, is_local=is_local)
+    try:
+        with StoreLock(folder / "lock"):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_work_folder(sidecar: Path, *, is_local: bool) -> Path:
+    try:
+        if is_folder(sidecar) or not is_local:
+            sidecar.mkdir(exist_ok=True)
+            _remove_left_behind(sidecar)
+            return Path(tempfile.mkdtemp(prefix=WORK_PREFIX, dir=sidecar))
+    except OSError as error:
+        if not is_local:
+            raise StoreError(
+                f"{sidecar}: no folder for a verify's work can be made there: {error.strerror}"
+            ) from error
+    return Path(tempfile.mkdtemp(prefix=f"whence-{WORK_PREFIX}"))
+
+
+def _remove_left_behind(sidecar: Path) -> None:
+    for name in folders_in(sidecar):
+        if name.startswith(WORK_PREFIX):
+            try:
+                with StoreLock(sidecar / name / "lock"):
+                    shutil.rmtree(sidecar / name, ignore_errors=True)
+            except StoreError:
+                continue  # its verify runs
