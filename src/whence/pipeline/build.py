@@ -31,7 +31,8 @@ from whence.files.mapped_file import MappedFile
 from whence.files.names import index_name, is_digits, offset_name
 from whence.formats.rocketmq.consume_queue import ENTRY_SIZE
 from whence.formats.rocketmq.index_file import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, IndexHeader, decode_header
-from whence.pipeline.plan import LogFilePlace, cut_log, join_stretches, plan_index, stretch_size
+from whence.pipeline.plan import plan_index
+from whence.pipeline.scanning import cut_stretches, scan_stretches
 from whence.pipeline.tasks import (
     TAKEN,
     IndexTask,
@@ -191,21 +192,10 @@ class Build:
             groups=groups,
             flush=not settings.is_local,
         )
-        self._stretches = self._cut()
+        self._stretches = cut_stretches(log, self._from, runner.slots, settings.jobs)
         self._work = place.sidecar / WORK / self._digest()
 
     # -- where to begin --------------------------------------------------------------------------------------------
-
-    def _cut(self) -> list[Stretch]:
-        self._log.refresh()
-        last_base = self._log.last_written_base() if self._log.bases else 0
-        files = [
-            LogFilePlace(str(self._log.path_of(base)[0]), base, self._log.file_size)
-            for base in self._log.bases
-            if base <= last_base and base + self._log.file_size > self._from
-        ]
-        log_size = sum(file.size for file in files)
-        return cut_log(files, self._from, stretch_size(log_size, self._runner.slots, self._settings.jobs))
 
     def _digest(self) -> str:
         """Of all that decides what the tasks make: a build that was killed is gone on with if it is the same."""
@@ -268,19 +258,10 @@ class Build:
     # -- pass one --------------------------------------------------------------------------------------------------
 
     def _scan(self) -> tuple[Spilled, ...]:
-        """Scan all stretches, and again those that did not begin where the one before ended."""
-        spilled = self._spilled_before()
-        todo = [stretch for stretch in self._stretches if stretch.number not in spilled]
-        tries = 0
-        while True:
-            tasks = [ScanTask(stretch, self._recipe, str(self._work)) for stretch in todo]
-            found = self._map("scan", scan_stretch_task, tasks, lambda task: _size(task.stretch))
-            spilled |= {stretch.number: each for stretch, each in zip(todo, found, strict=True)}
-            joined = join_stretches(self._stretches, spilled, tries)
-            if not joined.again:
-                return joined.taken
-            todo = list(joined.again)
-            tries += 1
+        def run(tasks: Sequence[ScanTask]) -> list[Spilled]:
+            return self._map("scan", scan_stretch_task, tasks, lambda task: _size(task.stretch))
+
+        return scan_stretches(self._stretches, self._recipe, self._work, run, self._spilled_before())
 
     def _spilled_before(self) -> dict[int, Spilled]:
         """What a build that was killed left. What its machine had not flushed when it stopped is not taken."""

@@ -7,8 +7,8 @@ taken = scan_stretches(stretches, recipe, work, run)      spills in the order of
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -16,25 +16,30 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from whence.files.map_pool import MapPool
-from whence.files.mapped_file import MappedFile
 from whence.pipeline.plan import ItemRange, LogFilePlace, cut_log, item_ranges, join_stretches, stretch_size
 from whence.pipeline.tasks import ScanTask
 from whence.store.commit_log import CommitLog
-from whence.store.spill import SPILLED_ITEM, Recipe, Spilled, Stretch
+from whence.store.spill import Recipe, Spilled, SpilledItems, Stretch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def cut_stretches(log: CommitLog, slots: int, jobs: int | None, boundary: int = 0) -> list[Stretch]:
-    """The whole log in stretches. ``boundary``: where a record begins and no stretch goes over; 0 for none."""
+def cut_stretches(log: CommitLog, from_offset: int, slots: int, jobs: int | None, boundary: int = 0) -> list[Stretch]:
+    """The log from an offset on, where a record begins, in stretches.
+
+    ``boundary``: where a record begins, too, and no stretch goes over; 0 for none.
+    """
     log.refresh()
     last_base = log.last_written_base() if log.bases else 0
-    files = [LogFilePlace(str(log.path_of(base)[0]), base, log.file_size) for base in log.bases if base <= last_base]
+    files = [
+        LogFilePlace(str(log.path_of(base)[0]), base, log.file_size)
+        for base in log.bases
+        if base <= last_base and base + log.file_size > from_offset
+    ]
     stretches: list[Stretch] = []
     size = stretch_size(sum(file.size for file in files), slots, jobs)
-    for stretch in cut_log(files, log.begin_offset, size):
+    for stretch in cut_log(files, from_offset, size):
         if stretch.from_offset < boundary < stretch.to_offset:
             stretches.append(replace(stretch, to_offset=boundary))
             stretch = replace(stretch, from_offset=boundary, is_exact=True)
@@ -47,10 +52,11 @@ def scan_stretches(
     recipe: Recipe,
     work: Path,
     run: Callable[[Sequence[ScanTask]], list[Spilled]],
+    done: Mapping[int, Spilled] | None = None,
 ) -> tuple[Spilled, ...]:
-    """Scan all stretches, and again those that did not begin where the one before ended."""
-    spilled: dict[int, Spilled] = {}
-    todo: Sequence[Stretch] = stretches
+    """Scan all stretches but those that are ``done``, and again those that did not begin where the one before ended."""
+    spilled = dict(done or {})
+    todo: Sequence[Stretch] = [stretch for stretch in stretches if stretch.number not in spilled]
     tries = 0
     while True:
         found = run([ScanTask(stretch, recipe, str(work)) for stretch in todo])
@@ -77,7 +83,7 @@ class SpilledLog:
         self._work = work
         self._begins = [spilled.begin_offset for spilled in taken]
         self._ends = list(accumulate(spilled.item_count for spilled in taken))
-        self._maps = MapPool()
+        self._opened: tuple[int, SpilledItems] | None = None
         self.item_count = self._ends[-1] if self._ends else 0
 
     def ranges(self, first: int, behind: int) -> tuple[ItemRange, ...]:
@@ -89,30 +95,26 @@ class SpilledLog:
         number = bisect_right(self._begins, physical_offset) - 1
         if number < 0:
             return None
-        rows = self._rows(number)
-        offsets = rows["physical_offset"]
-        first, behind = bisect_left(offsets, physical_offset), bisect_right(offsets, physical_offset)
-        if first == behind:
-            return None
-        return MessageItems(self._first(number) + first, rows["key_hash"][first:behind].copy())
+        first, key_hashes = self._open(number).items_of(physical_offset)
+        return MessageItems(self._first(number) + first, key_hashes) if len(key_hashes) else None
 
     def item(self, number: int) -> tuple[int, int]:
         """Physical offset and store time of one item."""
         spill = bisect_right(self._ends, number)
-        row = self._rows(spill)[number - self._first(spill)]
-        return int(row["physical_offset"]), int(row["store_timestamp_ms"])
+        (item,) = self._open(spill).items(number - self._first(spill), 1)
+        return int(item.physical_offsets[0]), int(item.store_timestamps_ms[0])
 
     def _first(self, spill: int) -> int:
         return self._ends[spill] - self.taken[spill].item_count
 
-    def _rows(self, spill: int) -> NDArray[np.void]:
-        name, count = self.taken[spill].name, self.taken[spill].item_count
-        if not count:
-            return np.empty(0, SPILLED_ITEM)
-        mapped = self._maps.get(name)
-        if mapped is None:
-            mapped = self._maps.put(name, MappedFile(self._work / f"{name}.items"))
-        return np.frombuffer(mapped.data, SPILLED_ITEM, count)
+    def _open(self, spill: int) -> SpilledItems:
+        """One spill at a time is open: who asks goes along the log."""
+        if self._opened is None or self._opened[0] != spill:
+            self.close()
+            self._opened = (spill, SpilledItems(self._work, self.taken[spill].name))
+        return self._opened[1]
 
     def close(self) -> None:
-        self._maps.clear()
+        if self._opened is not None:
+            self._opened[1].close()
+            self._opened = None

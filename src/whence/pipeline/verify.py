@@ -223,7 +223,9 @@ class Verify:
             flush=not settings.is_local,
             marks=not is_exact,
         )
-        stretches = cut_stretches(self._log, self._runner.slots, settings.jobs, self._boundary)
+        stretches = cut_stretches(
+            self._log, self._log.begin_offset, self._runner.slots, settings.jobs, self._boundary
+        )
         return scan_stretches(
             stretches,
             recipe,

@@ -24,6 +24,7 @@ import json
 import shutil
 import struct
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -368,34 +369,70 @@ class Items(NamedTuple):
     store_timestamps_ms: NDArray[np.int64]
 
 
-def spilled_items(folder: Path, name: str, first: int, count: int) -> Iterator[Items]:
-    """Items ``first`` to ``first + count`` of a spill, some at a time. The arrays are used again for the next."""
-    from whence.kernels.spills import unpack_items
+class SpilledItems:
+    """The items of one spill, by number or by the offset of their message. The arrays of a call are used again."""
 
-    with MappedFile(folder / f"{name}.items") as mapped:
-        chunk_count, _, base_offset = _end_of(mapped)
-        chunks = _rows(mapped, CHUNK, mapped.size - _END.size - chunk_count * CHUNK.itemsize, chunk_count)
-        number = int(np.searchsorted(chunks["first_item"], first, side="right")) - 1
-        room = int(chunks["item_count"].max(initial=0))
-        offsets, times = np.empty(room, np.int64), np.empty(room, np.int64)
-        done = first
+    def __init__(self, folder: Path, name: str) -> None:
+        self._mapped = MappedFile(folder / f"{name}.items")
+        count, _, self._base_offset = _end_of(self._mapped)
+        self._chunks = _rows(self._mapped, CHUNK, self._mapped.size - _END.size - count * CHUNK.itemsize, count)
+        room = int(self._chunks["item_count"].max(initial=0))
+        self._offsets, self._times = np.empty(room, np.int64), np.empty(room, np.int64)
+
+    def items(self, first: int, count: int) -> Iterator[Items]:
+        """Items ``first`` to ``first + count``, some at a time."""
+        number, done = self._chunk_of(first), first
         while done < first + count:
-            if number >= chunk_count:
-                raise TruncatedError(f"has no item {done}", position=mapped.size, path=mapped.path)
-            chunk = chunks[number]
-            at, item_count, message_count = (int(chunk[field]) for field in ("at", "item_count", "message_count"))
-            hashes = _rows(mapped, np.dtype(np.int32), at, item_count)
-            at += hashes.nbytes
-            positions = _rows(mapped, np.dtype(np.uint32), at, message_count)
-            at += positions.nbytes
-            packed = _rows(mapped, np.dtype(f"i{chunk['time_size']}"), at, message_count)
-            counts = _rows(mapped, np.dtype(np.uint16), at + packed.nbytes, message_count)
-            unpack_items(positions, packed, counts, base_offset, int(chunk["base_ms"]), offsets, times)
-            begin = done - int(chunk["first_item"])
-            wanted = slice(begin, min(item_count, begin + first + count - done))
+            if number >= len(self._chunks):
+                raise TruncatedError(f"has no item {done}", position=self._mapped.size, path=self._mapped.path)
+            hashes, offsets, times = self._chunk(number)
+            begin = done - int(self._chunks["first_item"][number])
+            wanted = slice(begin, min(len(hashes), begin + first + count - done))
             yield Items(hashes[wanted], offsets[wanted], times[wanted])
             done += wanted.stop - wanted.start
             number += 1
+
+    def items_of(self, physical_offset: int) -> tuple[int, NDArray[np.int32]]:
+        """The number of the first item of the message at this offset, and the hashes of all; it may have none."""
+        number = bisect_right(range(len(self._chunks)), physical_offset, key=self._first_offset) - 1
+        if number < 0:
+            return 0, np.empty(0, np.int32)
+        hashes, offsets, _ = self._chunk(number)
+        first, behind = np.searchsorted(offsets, [physical_offset, physical_offset + 1]).tolist()
+        return int(self._chunks["first_item"][number]) + first, hashes[first:behind].copy()
+
+    def _chunk_of(self, item: int) -> int:
+        return int(np.searchsorted(self._chunks["first_item"], item, side="right")) - 1
+
+    def _first_offset(self, number: int) -> int:
+        at = int(self._chunks["at"][number]) + 4 * int(self._chunks["item_count"][number])
+        return self._base_offset + int(_rows(self._mapped, np.dtype(np.uint32), at, 1)[0])
+
+    def _chunk(self, number: int) -> Items:
+        from whence.kernels.spills import unpack_items
+
+        chunk, mapped = self._chunks[number], self._mapped
+        at, item_count, message_count = (int(chunk[field]) for field in ("at", "item_count", "message_count"))
+        hashes = _rows(mapped, np.dtype(np.int32), at, item_count)
+        at += hashes.nbytes
+        positions = _rows(mapped, np.dtype(np.uint32), at, message_count)
+        at += positions.nbytes
+        times = _rows(mapped, np.dtype(f"i{chunk['time_size']}"), at, message_count)
+        counts = _rows(mapped, np.dtype(np.uint16), at + times.nbytes, message_count)
+        base_ms = int(chunk["base_ms"])
+        unpack_items(positions, times, counts, self._base_offset, base_ms, self._offsets, self._times)
+        return Items(hashes, self._offsets[:item_count], self._times[:item_count])
+
+    def close(self) -> None:
+        """Let go of the spill."""
+        self._mapped.close()
+
+
+def spilled_items(folder: Path, name: str, first: int, count: int) -> Iterator[Items]:
+    """Items ``first`` to ``first + count`` of a spill, some at a time. The arrays are used again for the next."""
+    spill = SpilledItems(folder, name)
+    yield from spill.items(first, count)
+    spill.close()
 
 
 def spilled_runs(folder: Path, name: str, group: int) -> Iterator[Run]:
