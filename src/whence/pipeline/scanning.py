@@ -54,7 +54,7 @@ def scan_stretches(
     run: Callable[[Sequence[ScanTask]], list[Spilled]],
     done: Mapping[int, Spilled] | None = None,
 ) -> tuple[Spilled, ...]:
-    """Scan all stretches but those that are ``done``, and again those that did not begin where the one before ended."""
+    """Scan all stretches that are not ``done``, and again those that did not begin where the one before ended."""
     spilled = dict(done or {})
     todo: Sequence[Stretch] = [stretch for stretch in stretches if stretch.number not in spilled]
     tries = 0
