@@ -33,7 +33,7 @@ def verify_sidecar(store: GoldenStore, folder: Path, sidecar: Path, *, jobs: int
     """Verify what a build made."""
     claim = read_sidecar(sidecar)
     assert claim is not None
-    place = VerifyPlace(folder, sidecar, sidecar, claim, is_exact=True)
+    place = VerifyPlace(folder, sidecar, sidecar, claim.index_names, claim.indexed_to, claim, is_exact=True)
     settings = VerifySettings(claim.shape, claim.dialect, claim.queue_file_size, jobs=jobs)
     return run(place, settings)
 

@@ -29,8 +29,9 @@ from whence.formats.rocketmq.index_file import (
     decode_items,
     item_position,
 )
-from whence.pipeline.scanning import MessageItems, SpilledLog
+from whence.pipeline.scanning import SpilledLog
 from whence.store.index_file import DEFAULT_SHAPE, IndexFile, Shape
+from whence.store.spill import MessageItems
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -165,6 +166,8 @@ def plan_parts(
         if behind is None:
             later = [other.first for other in ordered[number + 1 :] if other.first is not None]
             behind = max(at, later[0] if later else log.item_count)
+            if is_exact:
+                behind = min(behind, at + placed.file.shape.item_capacity - FIRST_ITEM)
         first = min(at if placed.first is None else placed.first, at)
         if is_newest:
             is_late = is_live and (placed.behind is not None or placed.file.is_empty)
@@ -198,7 +201,7 @@ def _place(file: FileEnds, log: SpilledLog, begin_offset: int) -> _Placed:
 def _number_of_first(file: FileEnds, log: SpilledLog, begin_offset: int) -> int | None:
     if 0 <= file.first_offset < begin_offset:
         return 0
-    items = log.items_of(file.first_offset)
+    items = log.of_message(file.first_offset)
     if items is None:
         return None
     for count in (len(items.key_hashes), _required(items)):
@@ -211,7 +214,7 @@ def _number_of_first(file: FileEnds, log: SpilledLog, begin_offset: int) -> int 
 def _number_behind_last(file: FileEnds, log: SpilledLog, begin_offset: int) -> int | None:
     if 0 <= file.last_offset < begin_offset:
         return 0
-    items = log.items_of(file.last_offset)
+    items = log.of_message(file.last_offset)
     if items is None:
         return None
     first = items.first
@@ -254,5 +257,5 @@ def _before(before: _Placed | None, log: SpilledLog) -> tuple[IndexHeader | None
 
 def _end_at(log: SpilledLog, number: int) -> IndexHeader:
     """The header of a file that ends with this item, as far as the next one inherits it."""
-    end_offset, end_ms = log.item(number)
+    end_offset, end_ms = log.place(number)
     return IndexHeader(end_ms, end_ms, end_offset, end_offset, 0, 0)

@@ -12,17 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
 
 from whence.pipeline.plan import ItemRange, LogFilePlace, cut_log, item_ranges, join_stretches, stretch_size
 from whence.pipeline.tasks import ScanTask
 from whence.store.commit_log import CommitLog
-from whence.store.spill import Recipe, Spilled, SpilledItems, Stretch
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from whence.store.spill import MessageItems, Recipe, Spilled, SpilledItems, Stretch
 
 
 def cut_stretches(log: CommitLog, from_offset: int, slots: int, jobs: int | None, boundary: int = 0) -> list[Stretch]:
@@ -68,13 +62,6 @@ def scan_stretches(
         tries += 1
 
 
-class MessageItems(NamedTuple):
-    """The items of one message: the number of the first, and their hashes."""
-
-    first: int
-    key_hashes: NDArray[np.int32]
-
-
 class SpilledLog:
     """The items of spills as one run, numbered from 0 in the order of the log."""
 
@@ -83,38 +70,26 @@ class SpilledLog:
         self._work = work
         self._begins = [spilled.begin_offset for spilled in taken]
         self._ends = list(accumulate(spilled.item_count for spilled in taken))
-        self._opened: tuple[int, SpilledItems] | None = None
         self.item_count = self._ends[-1] if self._ends else 0
 
     def ranges(self, first: int, behind: int) -> tuple[ItemRange, ...]:
         """Items ``first`` to ``behind - 1``, by spill."""
         return tuple(item_ranges(self.taken, self._ends, first, behind))
 
-    def items_of(self, physical_offset: int) -> MessageItems | None:
+    def of_message(self, physical_offset: int) -> MessageItems | None:
         """The items of the message at this offset; None if it has none, or is not there."""
         number = bisect_right(self._begins, physical_offset) - 1
         if number < 0:
             return None
-        first, key_hashes = self._open(number).items_of(physical_offset)
-        return MessageItems(self._first(number) + first, key_hashes) if len(key_hashes) else None
+        with SpilledItems(self._work, self.taken[number].name) as items:
+            found = items.of_message(physical_offset)
+        return None if found is None else found._replace(first=found.first + self._first(number))
 
-    def item(self, number: int) -> tuple[int, int]:
+    def place(self, number: int) -> tuple[int, int]:
         """Physical offset and store time of one item."""
         spill = bisect_right(self._ends, number)
-        (item,) = self._open(spill).items(number - self._first(spill), 1)
-        return int(item.physical_offsets[0]), int(item.store_timestamps_ms[0])
+        with SpilledItems(self._work, self.taken[spill].name) as items:
+            return items.place(number - self._first(spill))
 
     def _first(self, spill: int) -> int:
         return self._ends[spill] - self.taken[spill].item_count
-
-    def _open(self, spill: int) -> SpilledItems:
-        """One spill at a time is open: who asks goes along the log."""
-        if self._opened is None or self._opened[0] != spill:
-            self.close()
-            self._opened = (spill, SpilledItems(self._work, self.taken[spill].name))
-        return self._opened[1]
-
-    def close(self) -> None:
-        if self._opened is not None:
-            self._opened[1].close()
-            self._opened = None

@@ -75,13 +75,16 @@ Giving = TypeVar("Giving")
 class VerifyPlace:
     """What is judged. ``root`` has index and queues: the sidecar, or the store itself.
 
-    ``claim``: what sidecar.json says, if there is one that can be believed. ``is_exact``: whence made all of it.
-    ``is_live``: a writer is at work in ``root``, or was killed there.
+    ``names``: index files that should be there; None for those that are. ``indexed_to``: up to where index and
+    queues should know the log; None for all of it. ``claim``: what sidecar.json says, if it is of this log.
+    ``is_exact``: whence made index and queues. ``is_live``: a writer is at work in ``root``, or was killed there.
     """
 
     store: Path
     sidecar: Path
     root: Path
+    names: tuple[str, ...] | None = None
+    indexed_to: int | None = None
     claim: Sidecar | None = None
     is_exact: bool = False
     is_live: bool = False
@@ -128,6 +131,9 @@ class Verified:
     damaged_times: list[Finding] = field(default_factory=list)
     claim_findings: list[Finding] = field(default_factory=list)
     log_damage: list[Finding] = field(default_factory=list)
+    checkpoint_findings: list[Finding] = field(default_factory=list)
+    judged: tuple[Spilled, ...] = ()
+    judged_to: int = 0
     elapsed_s: float = 0.0
     tasks: int = 0
 
@@ -187,22 +193,20 @@ class Verify:
         taken = self._scan()
         begin, end = self._log.begin_offset, taken[-1].end_offset if taken else self._log.begin_offset
         found = Verified(begin, end, sum(spilled.message_count for spilled in taken), self._place.root)
-        judged = [spilled for spilled in taken if self._is_judged(spilled)]
-        to_offset = judged[-1].end_offset if judged else begin
+        place = self._place
+        judged = _before(taken, place.indexed_to)
+        found.judged, found.judged_to = judged, judged[-1].end_offset if judged else begin
         self._disk.replace(self._work / TAKEN, "".join(f"{spilled.name}\n" for spilled in judged).encode())
         spilled_log = SpilledLog(self._work, judged)
-        try:
-            index_tasks = self._index_tasks(found, spilled_log, to_offset)
-            checked = self._map("check index", check_index_task, index_tasks, lambda task: task.item_count)
-        finally:
-            spilled_log.close()
+        index_tasks = self._index_tasks(found, spilled_log)
+        checked = self._map("check index", check_index_task, index_tasks, lambda task: task.item_count)
         self._add_index(found, checked)
-        self._add_queues(found, to_offset)
-        if self._place.claim is not None:
-            self._add_times(found, judged)
-            self._add_claim(found, to_offset)
+        self._add_queues(found)
+        if place.claim is not None:
+            self._add_times(found, _before(taken, place.claim.indexed_to))
+            self._add_claim(found)
         self._add_log(found, taken, end)
-        if not self._place.is_sidecar:
+        if not place.is_sidecar:
             self._add_checkpoint(found, taken)
         found.damage.sort(key=lambda finding: (str(finding.path), finding.position))
         found.elapsed_s, found.tasks = time.monotonic() - started, self._task_count
@@ -223,9 +227,9 @@ class Verify:
             flush=not settings.is_local,
             marks=not is_exact,
         )
-        stretches = cut_stretches(
-            self._log, self._log.begin_offset, self._runner.slots, settings.jobs, self._boundary
-        )
+        claim, log = self._place.claim, self._log
+        boundary = 0 if claim is None else claim.indexed_to
+        stretches = cut_stretches(log, log.begin_offset, self._runner.slots, settings.jobs, boundary)
         return scan_stretches(
             stretches,
             recipe,
@@ -235,27 +239,16 @@ class Verify:
             ),
         )
 
-    @property
-    def _boundary(self) -> int:
-        """Up to where the log is indexed; 0 if nobody claims that."""
-        claim = self._place.claim
-        return 0 if claim is None else claim.indexed_to
-
-    def _is_judged(self, spilled: Spilled) -> bool:
-        """Whether index and queues should have what is in a spill."""
-        return self._place.claim is None or spilled.begin_offset < self._boundary
-
     # -- the index -------------------------------------------------------------------------------------------------
 
-    def _index_tasks(self, found: Verified, log: SpilledLog, to_offset: int) -> list[IndexCheckTask]:
+    def _index_tasks(self, found: Verified, log: SpilledLog) -> list[IndexCheckTask]:
         place, settings = self._place, self._settings
         folder = place.root / "index"
-        there = _digit_names(folder)
-        names = there
-        if place.claim is not None:
-            names = list(place.claim.index_names)
+        there = digit_names(folder)
+        names = sorted(place.names or there)
+        if place.names is not None:
             for name in sorted(set(there) - set(names)):
-                what = "sidecar.json does not name this index file"
+                what = "whence noted no index file of this name"
                 self._claim_finding(found, folder / name, FindingKind.UNEXPECTED, what, REPAIR_EXTRA)
         paths = [folder / name for name in names]
         shapes = shapes_of(paths, settings.shape)
@@ -282,7 +275,7 @@ class Verify:
                 items=part.file.shape.item_capacity,
                 ranges=log.ranges(part.first, part.behind),
                 begin_offset=begin,
-                end_offset=to_offset,
+                end_offset=found.judged_to,
                 before=part.before,
                 is_first_known=part.is_first_known,
                 begun=part.begun,
@@ -304,10 +297,10 @@ class Verify:
 
     # -- queues ----------------------------------------------------------------------------------------------------
 
-    def _add_queues(self, found: Verified, to_offset: int) -> None:
+    def _add_queues(self, found: Verified) -> None:
         place, settings = self._place, self._settings
         there: dict[int, list[tuple[str, int]]] = defaultdict(list)
-        for topic, queue in _queues_in(place.root):
+        for topic, queue in queues_in(place.root):
             there[group_of(topic, queue, self._groups)].append((topic, queue))
         tasks = [
             QueueCheckTask(
@@ -315,10 +308,10 @@ class Verify:
                 root=str(place.root),
                 group=group,
                 there=tuple(there[group]),
-                file_size=settings.queue_file_size or _usual_size(place.root / "consumequeue"),
+                file_size=settings.queue_file_size or usual_queue_size(place.root),
                 batch_topics=settings.batch_topics,
                 begin_offset=self._log.begin_offset,
-                end_offset=to_offset,
+                end_offset=found.judged_to,
                 is_live=place.is_live,
                 is_exact=place.is_exact and not place.is_live,
             )
@@ -349,24 +342,24 @@ class Verify:
             found.damaged_times += checked.listed
             _add(found, checked, found.index)
         expected = {Path(path).name for path, _ in files}
-        for name in _digit_names(folder):
+        for name in digit_names(folder):
             if name not in expected and int(name) >= self._log.begin_offset:
                 what = "the log has no indexed file that these time blocks are of"
                 self._claim_finding(found, folder / name, FindingKind.UNEXPECTED, what, REPAIR_EXTRA)
 
-    def _add_claim(self, found: Verified, to_offset: int) -> None:
+    def _add_claim(self, found: Verified) -> None:
         """Hold sidecar.json against what is there."""
         claim = self._place.claim
         assert claim is not None
         path = self._place.sidecar / SIDECAR_NAME
         for part, each in found.parts:
-            is_newest = part.file.path.name == claim.index_names[-1]
-            if is_newest and each.is_healthy and each.header != claim.newest_header and not self._place.is_live:
+            is_newest = claim.index_names[-1:] == (part.file.path.name,)
+            if is_newest and self._place.is_exact and each.is_healthy and each.header != claim.newest_header:
                 what = f"the header of the newest index file, {part.file.path.name}, is another one"
                 self._claim_finding(found, path, FindingKind.WRONG_CLAIM, what, REPAIR_CLAIM)
         begin = self._log.begin_offset
         claimed = [(max(first, begin), end) for first, end in claim.indexed if end > begin]
-        if claimed and claimed != indexed_stretches(self._log, claimed[0][0], to_offset):
+        if claimed and claimed != indexed_stretches(self._log, claimed[0][0], claim.indexed_to):
             what = "the log is not indexed from where to where it says"
             self._claim_finding(found, path, FindingKind.WRONG_CLAIM, what, REPAIR_CLAIM)
 
@@ -391,7 +384,7 @@ class Verify:
         try:
             checkpoint = read_checkpoint(self._place.store)
         except (FormatError, StoreError) as error:
-            found.damage.append(Finding(path, 0, FindingKind.UNREADABLE, str(error), REPAIR_CHECKPOINT))
+            self._checkpoint_finding(found, path, 0, FindingKind.UNREADABLE, str(error))
             return
         largest_ms = max(
             int(np.frombuffer(spilled_times(self._work, spilled.name), TIME_BLOCK)["largest_ms"].max())
@@ -409,7 +402,17 @@ class Verify:
             if getattr(checkpoint, name) > limit:
                 what = f"its {name} is {getattr(checkpoint, name)}, but the log ends with {limit}"
                 position = 8 * number if number < 3 else 8 * (number + 1)
-                found.damage.append(Finding(path, position, FindingKind.WRONG_CHECKPOINT, what, REPAIR_CHECKPOINT))
+                self._checkpoint_finding(found, path, position, FindingKind.WRONG_CHECKPOINT, what)
+
+    def _checkpoint_finding(self, found: Verified, path: Path, position: int, kind: FindingKind, what: str) -> None:
+        finding = Finding(path, position, kind, what, REPAIR_CHECKPOINT)
+        found.checkpoint_findings.append(finding)
+        found.damage.append(finding)
+
+
+def _before(taken: Sequence[Spilled], to_offset: int | None) -> tuple[Spilled, ...]:
+    """What was taken before this offset, which lies between two stretches; all if it is None."""
+    return tuple(spilled for spilled in taken if to_offset is None or spilled.begin_offset < to_offset)
 
 
 def indexed_stretches(log: CommitLog, begin: int, end: int) -> list[tuple[int, int]]:
@@ -452,14 +455,16 @@ def _habits(checked: Sequence[IndexFindings], not_indexed: int, dialect: Dialect
         yield f"{not_indexed} items are not in the index yet: the broker runs, or was killed"
 
 
-def _digit_names(folder: Path) -> list[str]:
+def digit_names(folder: Path) -> list[str]:
+    """The files of a folder whose names are digits alone, in order."""
     try:
         return sorted(name for name in files_in(folder) if is_digits(name))
     except NotFoundError:
         return []
 
 
-def _queues_in(root: Path) -> Iterator[tuple[str, int]]:
+def queues_in(root: Path) -> Iterator[tuple[str, int]]:
+    """Topic and queue of each queue that has a folder."""
     for kind in QUEUE_FOLDERS:
         if is_folder(root / kind):
             for topic in folders_in(root / kind):
@@ -468,13 +473,13 @@ def _queues_in(root: Path) -> Iterator[tuple[str, int]]:
                         yield topic, int(queue)
 
 
-def _usual_size(folder: Path) -> int:
+def usual_queue_size(root: Path) -> int:
     """The size that most files of queues have."""
     sizes: Counter[int] = Counter()
-    for topic, queue in _queues_in(folder.parent):
-        place = folder / topic / str(queue)
-        if is_folder(place):
-            sizes.update(state.size for name, state in files_in(place).items() if is_digits(name) and state.size)
+    for topic, queue in queues_in(root):
+        folder = root / "consumequeue" / topic / str(queue)
+        if is_folder(folder):
+            sizes.update(state.size for name, state in files_in(folder).items() if is_digits(name) and state.size)
     return sizes.most_common(1)[0][0] if sizes else DEFAULT_QUEUE_FILE_SIZE
 
 

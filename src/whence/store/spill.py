@@ -369,48 +369,74 @@ class Items(NamedTuple):
     store_timestamps_ms: NDArray[np.int64]
 
 
+class MessageItems(NamedTuple):
+    """The items of one message: the number of the first in its spill, and their hashes."""
+
+    first: int
+    key_hashes: NDArray[np.int32]
+
+
+class _Chunk(NamedTuple):
+    hashes: NDArray[np.int32]
+    positions: NDArray[np.uint32]
+    times: NDArray[Any]  # after ``base_ms``
+    counts: NDArray[np.uint16]
+    first_item: int
+    base_ms: int
+
+
 class SpilledItems:
-    """The items of one spill, by number or by the offset of their message. The arrays of a call are used again."""
+    """The items of one spill, to be read in order or looked up."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._mapped = MappedFile(folder / f"{name}.items")
         count, _, self._base_offset = _end_of(self._mapped)
         self._chunks = _rows(self._mapped, CHUNK, self._mapped.size - _END.size - count * CHUNK.itemsize, count)
-        room = int(self._chunks["item_count"].max(initial=0))
-        self._offsets, self._times = np.empty(room, np.int64), np.empty(room, np.int64)
 
-    def items(self, first: int, count: int) -> Iterator[Items]:
-        """Items ``first`` to ``first + count``, some at a time."""
-        number, done = self._chunk_of(first), first
+    def read(self, first: int, count: int) -> Iterator[Items]:
+        """Items ``first`` to ``first + count``, some at a time. The arrays are used again for the next."""
+        from whence.kernels.spills import unpack_items
+
+        number = self._chunk_of(first)
+        room = int(self._chunks["item_count"].max(initial=0))
+        offsets, times = np.empty(room, np.int64), np.empty(room, np.int64)
+        done = first
         while done < first + count:
             if number >= len(self._chunks):
-                raise TruncatedError(f"has no item {done}", position=self._mapped.size, path=self._mapped.path)
-            hashes, offsets, times = self._chunk(number)
-            begin = done - int(self._chunks["first_item"][number])
-            wanted = slice(begin, min(len(hashes), begin + first + count - done))
-            yield Items(hashes[wanted], offsets[wanted], times[wanted])
+                what = f"has no item {done}"
+                raise TruncatedError(what, position=self._mapped.size, path=self._mapped.path)
+            chunk = self._chunk(number)
+            unpack_items(chunk.positions, chunk.times, chunk.counts, self._base_offset, chunk.base_ms, offsets, times)
+            begin = done - chunk.first_item
+            wanted = slice(begin, min(len(chunk.hashes), begin + first + count - done))
+            yield Items(chunk.hashes[wanted], offsets[wanted], times[wanted])
             done += wanted.stop - wanted.start
             number += 1
 
-    def items_of(self, physical_offset: int) -> tuple[int, NDArray[np.int32]]:
-        """The number of the first item of the message at this offset, and the hashes of all; it may have none."""
-        number = bisect_right(range(len(self._chunks)), physical_offset, key=self._first_offset) - 1
+    def of_message(self, physical_offset: int) -> MessageItems | None:
+        """The items of the message at this offset; None if it has none, or is not in this spill."""
+        position = physical_offset - self._base_offset
+        number = bisect_right(range(len(self._chunks)), position, key=lambda n: int(self._chunk(n).positions[0])) - 1
         if number < 0:
-            return 0, np.empty(0, np.int32)
-        hashes, offsets, _ = self._chunk(number)
-        first, behind = np.searchsorted(offsets, [physical_offset, physical_offset + 1]).tolist()
-        return int(self._chunks["first_item"][number]) + first, hashes[first:behind].copy()
+            return None
+        chunk = self._chunk(number)
+        at = int(np.searchsorted(chunk.positions, position))
+        if at == len(chunk.positions) or chunk.positions[at] != position:
+            return None
+        first = int(chunk.counts[:at].sum(dtype=np.int64))
+        return MessageItems(chunk.first_item + first, chunk.hashes[first : first + int(chunk.counts[at])].copy())
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Physical offset and store time of one item."""
+        chunk = self._chunk(self._chunk_of(number))
+        ends = np.cumsum(chunk.counts, dtype=np.int64)
+        at = int(np.searchsorted(ends, number - chunk.first_item, side="right"))
+        return self._base_offset + int(chunk.positions[at]), chunk.base_ms + int(chunk.times[at])
 
     def _chunk_of(self, item: int) -> int:
         return int(np.searchsorted(self._chunks["first_item"], item, side="right")) - 1
 
-    def _first_offset(self, number: int) -> int:
-        at = int(self._chunks["at"][number]) + 4 * int(self._chunks["item_count"][number])
-        return self._base_offset + int(_rows(self._mapped, np.dtype(np.uint32), at, 1)[0])
-
-    def _chunk(self, number: int) -> Items:
-        from whence.kernels.spills import unpack_items
-
+    def _chunk(self, number: int) -> _Chunk:
         chunk, mapped = self._chunks[number], self._mapped
         at, item_count, message_count = (int(chunk[field]) for field in ("at", "item_count", "message_count"))
         hashes = _rows(mapped, np.dtype(np.int32), at, item_count)
@@ -419,20 +445,22 @@ class SpilledItems:
         at += positions.nbytes
         times = _rows(mapped, np.dtype(f"i{chunk['time_size']}"), at, message_count)
         counts = _rows(mapped, np.dtype(np.uint16), at + times.nbytes, message_count)
-        base_ms = int(chunk["base_ms"])
-        unpack_items(positions, times, counts, self._base_offset, base_ms, self._offsets, self._times)
-        return Items(hashes, self._offsets[:item_count], self._times[:item_count])
+        return _Chunk(hashes, positions, times, counts, int(chunk["first_item"]), int(chunk["base_ms"]))
 
     def close(self) -> None:
-        """Let go of the spill."""
         self._mapped.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def spilled_items(folder: Path, name: str, first: int, count: int) -> Iterator[Items]:
     """Items ``first`` to ``first + count`` of a spill, some at a time. The arrays are used again for the next."""
-    spill = SpilledItems(folder, name)
-    yield from spill.items(first, count)
-    spill.close()
+    with SpilledItems(folder, name) as items:
+        yield from items.read(first, count)
 
 
 def spilled_runs(folder: Path, name: str, group: int) -> Iterator[Run]:
