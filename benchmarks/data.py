@@ -141,6 +141,22 @@ def killed_store(file_size: int = LOG_SIZE) -> KilledStore:
     return KilledStore(folder / "store", sizes)
 
 
+def long_log(file_count: int, file_size: int = LOG_SIZE) -> Path:
+    """A folder that has nothing but a log of so many full files; the messages are those of a killed store."""
+    from benchmarks.killed_store import write_store
+
+    def make(folder: Path) -> None:
+        write_store(folder / "written", file_count * file_size, file_size).close()
+        (folder / "store").mkdir()
+        (folder / "written" / "commitlog").rename(folder / "store" / "commitlog")
+        for path in (folder / "store" / "commitlog").iterdir():
+            if int(path.name) >= file_count * file_size:
+                path.unlink()
+        shutil.rmtree(folder / "written")
+
+    return _cached(f"log-{file_count}-{file_size}", (file_count + 2) * file_size, make) / "store"
+
+
 def _make_store(folder: Path, log_size: int) -> None:
     store = folder / "store"
     for name in ("commitlog", "index", "config"):

@@ -21,13 +21,15 @@ TOPIC_COUNT = 8
 QUEUE_COUNT = 4
 
 
-def write(folder: Path, file_size: int, slots: int, items: int) -> None:
+def write_store(
+    folder: Path, size: int, file_size: int, slots: int | None = None, items: int | None = None
+) -> whence.WritableStore:
+    """A store whose log has so many bytes at least; it is open."""
     rng = np.random.default_rng(1)
     bodies = [rng.bytes(300) for _ in range(BATCH)]
-    end = int(FILES * file_size)
     offset = number = 0
     store = whence.create(folder, flush="async", file_size=file_size, slots=slots, items=items)
-    while offset < end:
+    while offset < size:
         keys = [[f"order-{i:010}", f"customer-{i % 99_991}"] for i in range(number, number + BATCH)]
         batch = number // BATCH
         topic, queue = f"Order-Events_{batch % TOPIC_COUNT}", batch // TOPIC_COUNT % QUEUE_COUNT
@@ -35,6 +37,11 @@ def write(folder: Path, file_size: int, slots: int, items: int) -> None:
         assert result.status == "PUT_OK", result
         offset = int(result.physical_offsets[-1])
         number += BATCH
+    return store
+
+
+def write(folder: Path, file_size: int, slots: int, items: int) -> None:
+    write_store(folder, int(FILES * file_size), file_size, slots, items)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -32,7 +32,7 @@ def results(options: Options) -> Iterator[Result]:
     sample = sample_store(LOG_SIZE >> 6 if options.is_small else LOG_SIZE)
     folder = Path(tempfile.mkdtemp(prefix="rebuild-", dir=cache_folder()))
     try:
-        with java_peer(options, "Rebuild", str(sample.log_path), str(folder / "java")) as java:
+        with java_peer(options, "Rebuild", str(folder / "java"), str(sample.log_path)) as java:
             peers = [_whence("whence", sample, folder / "new", UnflushedDisk())]
             peers.append(_whence("whence, flushed", sample, folder / "new", Disk()))
             if java is not None:

@@ -1,7 +1,9 @@
 import java.io.File;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.Comparator;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.common.BrokerConfig;
@@ -10,29 +12,31 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
- * Loads a store that has a log and nothing else, so that RocketMQ dispatches all of it: java Rebuild LOG FOLDER.
+ * Loads a store that has a log and nothing else, so that RocketMQ dispatches all of it: java Rebuild FOLDER LOG...
  *
- * <p>It does so to a copy, for it opens the log to write to it.
+ * <p>It does so to copies of the log's files, for it opens them to write to them.
  */
 final class Rebuild extends Peer.Task {
-    private final Path log;
+    private final List<Path> log;
     private final Path folder;
     private DefaultMessageStore store;
 
-    private Rebuild(Path log, Path folder) {
+    private Rebuild(List<Path> log, Path folder) {
         this.log = log;
         this.folder = folder;
     }
 
     public static void main(String[] args) throws Exception {
-        Path folder = Path.of(args[1]);
+        Path folder = Path.of(args[0]);
         Files.createDirectories(folder);
-        Path log = folder.resolve(Path.of(args[0]).getFileName());
-        Files.copy(Path.of(args[0]), log);
+        List<Path> log = new ArrayList<>();
+        for (String file : List.of(args).subList(1, args.length)) {
+            log.add(Files.copy(Path.of(file), folder.resolve(Path.of(file).getFileName())));
+        }
         Peer.serve(Map.of("load", new Rebuild(log, folder.resolve("store"))));
     }
 
-    /** A store whose log is a link, which RocketMQ may delete. */
+    /** A store whose log is links, which RocketMQ may delete. */
     @Override
     void prepare(int round) {
         try {
@@ -45,11 +49,13 @@ final class Rebuild extends Peer.Task {
                 }
             }
             Files.createDirectories(folder.resolve("commitlog"));
-            Files.createSymbolicLink(folder.resolve("commitlog").resolve(log.getFileName()), log);
+            for (Path file : log) {
+                Files.createSymbolicLink(folder.resolve("commitlog").resolve(file.getFileName()), file);
+            }
             var config = new MessageStoreConfig();
             config.setStorePathRootDir(folder.toString());
             config.setStorePathCommitLog(folder.resolve("commitlog").toString());
-            config.setMappedFileSizeCommitLog((int) Files.size(log));
+            config.setMappedFileSizeCommitLog((int) Files.size(log.get(0)));
             var broker = new BrokerConfig();
             store = new DefaultMessageStore(
                     config, new BrokerStatsManager(broker), null, broker, new ConcurrentHashMap<>());
