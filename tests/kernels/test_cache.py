@@ -68,6 +68,26 @@ def compiled_files(home: Path) -> list[Path]:
     return sorted((home / "cache" / "whence" / "kernels").iterdir())
 
 
+# Loads all kernels that lie on disk, and tells which, and how often each came from there and from the compiler.
+LOAD = """
+import json
+from whence.kernels import _kernels, load_kernels
+load_kernels()
+loaded = [(k.__name__, sum(k.stats.cache_hits.values()), sum(k.stats.cache_misses.values())) for k in _kernels]
+print(json.dumps(sorted(kernel for kernel in loaded if kernel[1:] != (0, 0))))
+"""
+
+
+@pytest.mark.slow
+def test_all_that_was_compiled_can_be_loaded_at_once(package: Path, tmp_path: Path):
+    assert answer(start(package, tmp_path, LOAD)) == []
+    assert answer(start(package, tmp_path)) == COMPILED
+    damaged, _ = compiled_files(tmp_path)
+    assert answer(start(package, tmp_path, LOAD)) == [["extend_hash_utf16", 1, 0], ["java_hash", 1, 0]]
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    assert answer(start(package, tmp_path, LOAD)) == [["java_hash", 1, 0]]
+
+
 @pytest.mark.slow
 def test_six_processes_may_start_at_once_on_an_empty_cache(package: Path, tmp_path: Path):
     first_wave = [answer(process) for process in [start(package, tmp_path) for _ in range(6)]]

@@ -10,6 +10,8 @@ read, not what they are given: the plain functions around them do that.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, ParamSpec, TypeVar
 
 import numba
@@ -26,11 +28,24 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
+_kernels: list[Any] = []
+
+
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compile ``function`` when it is first called, or take it from disk."""
     dispatcher = numba.njit(**_OPTIONS)(function)
     dispatcher._cache = CompiledKernels(f"{function.__module__}.{function.__qualname__}")
+    _kernels.append(dispatcher)
     return dispatcher
+
+
+def load_kernels() -> None:
+    """Load every kernel that was compiled before: for a process whose forks are to have them at once."""
+    for module in iter_modules(__path__, f"{__name__}."):
+        import_module(module.name)
+    for dispatcher in _kernels:
+        for argument_types in dispatcher._cache.kept_types(dispatcher.targetctx.codegen()):
+            dispatcher.compile(argument_types)
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:

@@ -1,10 +1,10 @@
 """Compiled kernels on disk: a kernel takes the compiler seconds, and a process that finds it here milliseconds.
 
-    file    <module>.<kernel>-<digest>: one kernel, compiled for one list of argument types
+    file    <module>.<kernel>-<sources>-<digest>: one kernel, compiled for one list of argument types
 
     file := sha256 of what follows (32 bytes), pickle of Numba's compile result
 
-The digest in the name covers all that machine code depends on: the sources of kernels/ and formats/ (whose
+The digests in the name cover all that machine code depends on: the sources of kernels/ and formats/ (whose
 constants become part of it), the argument types, Numba, Python, processor. So a file is never out of date, nothing
 is ever changed, and any number of processes can start at once on an empty folder: each compiles, writes aside and
 renames, and it does not matter who is last. A file that a power failure left in pieces fails its sha256 and is
@@ -64,9 +64,24 @@ class CompiledKernels:
         file_name = self._file_name(argument_types, compiled.codegen)
         any(_write(folder / file_name, payload) for folder in folders())
 
+    def kept_types(self, codegen: Any) -> list[Any]:
+        """The lists of argument types for which a compiled form lies on disk."""
+        kept = []
+        for path in (path for folder in folders() for path in folder.glob(f"{self._prefix}*")):
+            payload = _read(path)
+            if payload is not None:
+                _, _, _, signature, *_ = pickle.loads(payload)
+                if path.name == self._file_name(signature.args, codegen):  # else it is for another processor
+                    kept.append(signature.args)
+        return kept
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self._name}-{_sources_digest()[:16]}-"
+
     def _file_name(self, argument_types: Any, codegen: Any) -> str:
         depends_on = (argument_types, codegen.magic_tuple(), numba.__version__, sys.version, _sources_digest())
-        return f"{self._name}-{hashlib.sha256(repr(depends_on).encode()).hexdigest()[:32]}"
+        return self._prefix + hashlib.sha256(repr(depends_on).encode()).hexdigest()[:32]
 
     def flush(self) -> None:
         """Numba's to call when a kernel is compiled anew. Nothing here goes out of date."""

@@ -10,19 +10,19 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
-from pkgutil import iter_modules
 
 
 def main() -> None:
     # Threads do not survive a fork, and what they held stays locked.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     _leave_the_zip()
-    _load_kernels()
     from pyspark.daemon import manager
 
+    from whence.kernels import load_kernels
+
+    load_kernels()
     gc.collect()
     gc.freeze()  # a collection in a worker would touch, and so copy, every page that it shares with this process
     manager()
@@ -40,13 +40,6 @@ def _leave_the_zip() -> None:
         return
     archives = Path(installed.origin).parent / "python" / "lib"
     sys.path[:] = [entry for entry in sys.path if not (entry.endswith(".zip") and Path(entry).parent == archives)]
-
-
-def _load_kernels() -> None:
-    from whence import kernels
-
-    for module in iter_modules(kernels.__path__, "whence.kernels."):
-        import_module(module.name)
 
 
 if __name__ == "__main__":

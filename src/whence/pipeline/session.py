@@ -17,6 +17,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from whence.pipeline.class_archive import ClassArchive
 from whence.pipeline.java import find_java
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 TASK_ATTEMPTS = 4
@@ -145,11 +147,15 @@ class _Start:
             if conf.contains("spark.pyspark.python"):  # spark-submit knows it, a SparkContext does not
                 os.environ["PYSPARK_PYTHON"] = str(conf.get("spark.pyspark.python"))
             try:
-                self._spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
+                context = SparkContext(conf=conf, gateway=gateway)
+                workers = _start_workers(context) if str(context.master).startswith("local[") else None
+                self._spark = SparkSession(context)
             except (Py4JError, ValueError) as error:
-                raise StoreError(
-                    f"Spark does not start on {conf.get('spark.master')}: {_first_line(error)}"
-                ) from error
+                master = conf.get("spark.master")
+                raise StoreError(f"Spark does not start on {master}: {_first_line(error)}") from error
+            if workers is not None:
+                with suppress(Py4JError):  # what keeps workers from starting is told by the first job
+                    workers.get()
         # Spark's own handler talks to Java, and would do so in the midst of whatever this process says to Java.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, handler)
@@ -274,6 +280,16 @@ class _Start:
                     "spark.python.unix.domain.socket.dir": str(self._folder),
                 }
         return ours | given | {"spark.master": master}
+
+
+def _start_workers(context: SparkContext) -> Any:
+    """Have the workers started while Java loads what a session needs besides, which takes one core a second."""
+    slots = context.defaultParallelism
+    return context.parallelize(range(slots), slots).map(_do_nothing)._jrdd.countAsync()
+
+
+def _do_nothing(number: int) -> None:
+    time.sleep(0.05)  # so that no worker does it for another
 
 
 def _reach(master: str) -> None:
