@@ -31,6 +31,13 @@ def is_alive(process: int) -> bool:
         return False
 
 
+def is_child(process: int, parent: int) -> bool:
+    try:
+        return parent_of(process) == parent
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def distinct(told: dict[str, Any], name: str) -> set[Any]:
     return {place[name] for place in told["places"]}
 
@@ -242,4 +249,24 @@ def test_an_interrupted_job_ends_within_a_second_and_leaves_nothing(start, tmp_p
     while any(map(is_alive, (daemon, worker))) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(is_alive, (daemon, worker)))
+    assert not list((tmp_path / "tmp").glob("whence-spark-*"))
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 1.0, 2.0])
+def test_an_interrupt_while_spark_starts_leaves_nothing(start, tmp_path, delay_s):
+    child = start({"inputs": [0]})
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "tmp").glob("whence-spark-*/spark.log")):
+        assert time.monotonic() < deadline and child.poll() is None
+        time.sleep(0.02)
+    time.sleep(delay_s)
+    started = [
+        process for process in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_child(process, child.pid)
+    ]
+    interrupted = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=30)
+    assert time.monotonic() - interrupted < 1.5
+    assert err.splitlines()[-1:] == ["whence: interrupted"]
+    assert not any(map(is_alive, started))
     assert not list((tmp_path / "tmp").glob("whence-spark-*"))

@@ -10,7 +10,9 @@ docs/cluster.md tells what a cluster needs.
 
 from __future__ import annotations
 
+import logging
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -23,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from subprocess import TimeoutExpired
+from subprocess import PIPE, Popen, TimeoutExpired
 from typing import TYPE_CHECKING, Any
 
 from whence.errors import StoreError, UsageError
@@ -55,6 +57,8 @@ JAVA_OPTIONS = (
 )
 LAUNCHER_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 
+GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"  # set by spark-submit for the Python that it starts
+START_POLL_S = 0.02
 STANDALONE = "spark://"
 REACH_TIMEOUT_S = 5.0
 
@@ -93,7 +97,7 @@ def open_session(settings: SparkSettings | None = None, *, log_file: Path | None
             )
         yield SparkSession.builder.getOrCreate()
         return
-    with _own_folder() as folder:
+    with _own_folder() as folder, _quiet_gateway():
         starting = _Start(settings, folder, log_file)
         try:
             spark = starting.run()
@@ -119,6 +123,20 @@ def _own_folder() -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def _quiet_gateway() -> Iterator[None]:
+    """Keep the gateway to Java from telling on the terminal that Ctrl-C cut short what it said."""
+
+    def is_ours(record: logging.LogRecord) -> bool:
+        return Path(record.pathname).parent.name != "py4j"
+
+    logging.getLogger().addFilter(is_ours)  # it logs as if it were the program
+    try:
+        yield
+    finally:
+        logging.getLogger().removeFilter(is_ours)
+
+
 class _Start:
     """Starts Java and in it Spark, and ends both."""
 
@@ -126,6 +144,7 @@ class _Start:
         self._settings = settings
         self._folder = folder
         self._log_path = log_file or folder / "spark.log"
+        self._java: Popen[bytes] | None = None
         self._gateway: Any = None
         self._spark: SparkSession | None = None
         self._archive: ClassArchive | None = None
@@ -165,33 +184,35 @@ class _Start:
         """End Spark, and then Java, if it was started here."""
         if self._spark is not None:
             self._spark.stop()
-        if self._gateway is None or self._gateway.proc is None:
+        if self._java is None:
             return
-        self._forget_java()
-        self._gateway.shutdown()
-        java = self._gateway.proc
-        java.stdin.close()
+        if self._gateway is not None:
+            self._forget_java()
+            self._gateway.shutdown()
+        assert self._java.stdin is not None
+        self._java.stdin.close()
         try:
-            java.wait(END_TIMEOUT_S)
+            self._java.wait(END_TIMEOUT_S)
         except BaseException as error:
             self._end_java()
             if not isinstance(error, TimeoutExpired):
                 raise
-        if self._archive is not None and java.returncode == 0:
+        if self._archive is not None and self._java.returncode == 0:
             self._archive.keep()
 
     def kill(self) -> None:
         """End all at once. Python's workers end with the Java that started them; tasks elsewhere, when it is gone."""
-        if self._gateway is None or self._gateway.proc is None:
-            if self._spark is not None:
-                self._spark.stop()
-            return
-        self._end_java()
-        self._forget_java()
+        if self._java is not None:
+            self._end_java()
+            self._forget_java()
+        elif self._spark is not None:
+            self._spark.stop()
 
     def _end_java(self) -> None:
-        self._gateway.proc.kill()
-        self._gateway.proc.wait()
+        assert self._java is not None
+        with suppress(ProcessLookupError):
+            os.killpg(self._java.pid, signal.SIGKILL)
+        self._java.wait()
 
     def _forget_java(self) -> None:
         """Let the next session start a Java of its own. Spark would look for this one, which is gone."""
@@ -204,23 +225,41 @@ class _Start:
         SparkSession._instantiatedSession = None
 
     def _start_java(self) -> Any:
-        """Start Java with the gateway through which Python talks to it; under spark-submit it is there already."""
-        from pyspark import SparkConf
-        from pyspark.errors import PySparkRuntimeError
-        from pyspark.java_gateway import launch_gateway
+        """Start Java with the gateway through which Python talks to it; under spark-submit it is there already.
 
-        conf = SparkConf(loadDefaults=False)
-        conf.setAll(list(self._settings.conf.items()))
+        Spark does the same, but does not say which process it started until that is ready, which takes seconds in
+        which Ctrl-C may come.
+        """
+        from pyspark.find_spark_home import _find_spark_home
+        from pyspark.java_gateway import launch_gateway
+        from pyspark.serializers import UTF8Deserializer, read_int
+
+        if GATEWAY_PORT in os.environ:
+            return launch_gateway()
+        conf = dict(self._settings.conf)
         if self._settings.master is not None:
-            conf.setMaster(self._settings.master)
+            conf["spark.master"] = self._settings.master
         if not _is_configured():
-            conf.set("spark.driver.extraJavaOptions", self._java_options())
+            conf["spark.driver.extraJavaOptions"] = self._java_options()
+        command = [str(Path(_find_spark_home(), "bin", "spark-submit"))]
+        command += [text for name, value in conf.items() for text in ("--conf", f"{name}={value}")]
+        command += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+        told = self._folder / "gateway"
+        variables = os.environ | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)}
         with self._log_path.open("ab") as log:
             said_from = log.tell()
-            try:
-                return launch_gateway(conf, popen_kwargs={"stdout": log, "stderr": log})
-            except PySparkRuntimeError as error:
-                raise StoreError(f"Java does not start Spark: {self._said(said_from)}") from error
+            # It ends when its standard input does. In a group of its own a terminal's Ctrl-C does not reach it.
+            self._java = Popen(command, stdin=PIPE, stdout=log, stderr=log, env=variables, process_group=0)
+        while not told.is_file():
+            if self._java.poll() is not None:
+                raise StoreError(f"Java does not start Spark: {self._said(said_from)}")
+            time.sleep(START_POLL_S)
+        with told.open("rb") as file:
+            port, secret = read_int(file), UTF8Deserializer().loads(file)
+        with _environment({GATEWAY_PORT: str(port), "PYSPARK_GATEWAY_SECRET": secret}):
+            gateway = launch_gateway()
+        gateway.proc = self._java
+        return gateway
 
     def _said(self, position: int) -> str:
         """The last that Java said, in one line."""
@@ -307,7 +346,7 @@ def _reach(master: str) -> None:
 
 def _is_configured() -> bool:
     """Whether somebody configured a Spark, whose Java has options of its own."""
-    return any(name in os.environ for name in ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_GATEWAY_PORT"))
+    return any(name in os.environ for name in ("SPARK_HOME", "SPARK_CONF_DIR", GATEWAY_PORT))
 
 
 @contextmanager
