@@ -2,7 +2,7 @@
 
 Whose settings count, the first that names a thing wins: those of the caller (``--master``, ``--conf``); those of
 spark-submit, or of the Spark that SPARK_HOME points to; ours. Ours are for one machine: all its cores, a session that
-starts in a quarter of the time that Spark takes by itself, nothing on the network but loopback, and nothing left
+starts in less than half of the time that Spark takes by itself, nothing on the network but loopback, and nothing left
 behind. What Spark would write to the terminal goes to the log file, or nowhere.
 
 docs/cluster.md tells what a cluster needs.
