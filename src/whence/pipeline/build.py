@@ -13,7 +13,6 @@ last one ended.
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import time
 from collections import defaultdict
@@ -65,7 +64,7 @@ SAMPLE_SIZE = 4 * 1048576  # bytes of log that tell how much room a build needs
 QUEUE_FOLDERS = ("consumequeue", "batchconsumequeue")
 
 
-ALL_KINDS = frozenset(Kind)
+ALL_KINDS = tuple(Kind)
 
 Given = TypeVar("Given")
 Giving = TypeVar("Giving")
@@ -111,7 +110,7 @@ class BuildSettings:
     rebuild: bool = False
     with_sums: bool = False  # whether each file's sha256 is told
     is_local: bool = True  # whether all tasks run on this machine
-    kinds: frozenset[Kind] = ALL_KINDS
+    kinds: tuple[Kind, ...] = ALL_KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +198,13 @@ class Build:
 
     def _digest(self) -> str:
         """Of all that decides what the tasks make: a build that was killed is gone on with if it is the same."""
-        decides = [
-            [asdict(stretch) for stretch in self._stretches],
-            asdict(self._recipe),
-            asdict(replace(self._settings, jobs=None)) | {"kinds": sorted(self._settings.kinds)},
-            None if self._known is None else [*self._known.index_names, asdict(self._known.newest_header)],
-            str(self._place.root.absolute()),
-        ]
-        return hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]
+        digest = hashlib.sha256()
+        settings, known = replace(self._settings, jobs=None), self._known
+        begun = None if known is None else (known.index_names, known.newest_header)
+        digest.update(repr((self._recipe, settings, begun, self._place.root.absolute())).encode())
+        for stretch in self._stretches:
+            digest.update(repr(stretch).encode())
+        return digest.hexdigest()[:16]
 
     # -- the build -------------------------------------------------------------------------------------------------
 

@@ -123,7 +123,7 @@ def _settings(
         with_sums=options.with_sums,
         is_local=options.spark.master is None or options.spark.master.startswith("local"),
         # A store of whence's own is indexed when it is closed: only what is not RocketMQ's is missing.
-        kinds=frozenset({Kind.TIMES}) if ownership is not None and not options.rebuild else ALL_KINDS,
+        kinds=(Kind.TIMES,) if ownership is not None and not options.rebuild else ALL_KINDS,
     )
 
 
