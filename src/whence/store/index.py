@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from whence.errors import CorruptError, FormatError, NotFoundError, StoreError, UsageError
 from whence.files.folder import FileState, FolderWatch, files_in
@@ -53,6 +55,8 @@ class Cover:
     indexed_to_timestamp_ms: int | None
     log_damage: tuple[tuple[int, int, Damage], ...]
 
+
+EVERYWHERE = ((0, OFFSET_MAX),)
 
 _Stretch = tuple[int, int, IndexFile | None]
 """From where to where, and the file that covers it."""
@@ -192,8 +196,11 @@ class Index:
         self._states.pop(file.path, None)
         self._unfit.add(file)
 
-    def cover(self, log: CommitLog) -> Cover:
-        """Cut the log into what an index file covers and what has to be scanned."""
+    def cover(self, log: CommitLog, limits: Mapping[Path, Sequence[tuple[int, int]]] = MappingProxyType({})) -> Cover:
+        """Cut the log into what an index file covers and what has to be scanned.
+
+        ``limits``: between which offsets the files of a folder are believed at most, where that is known.
+        """
         self.refresh()
         begin_offset = log.begin_offset
         not_used = list(self._unreadable)
@@ -227,11 +234,12 @@ class Index:
         stretches: list[_Stretch] = [(begin_offset, OFFSET_MAX, None)]
         for folder in self.folders:
             mine = [reach for reach in reaches if reach.file.path.parent == folder]
+            within = limits.get(folder, EVERYWHERE)
             stretches = [
                 part
                 for begin, end, file in stretches
                 for part in (
-                    _covered(begin, end, mine)
+                    _covered(begin, end, mine, within)
                     if file is None and not _is_seam(begin, end, hops)
                     else [(begin, end, file)]
                 )
@@ -398,15 +406,18 @@ def _next_record(log: CommitLog, physical_offset: int, timestamp_ms: int, which:
     return log.next_boundary(physical_offset + message.size)
 
 
-def _covered(from_offset: int, to_offset: int, reaches: list[_Reach]) -> list[_Stretch]:
-    """A stretch, cut into what the files cover and what they do not."""
+def _covered(
+    from_offset: int, to_offset: int, reaches: list[_Reach], within: Sequence[tuple[int, int]]
+) -> list[_Stretch]:
+    """A stretch, cut into what the files cover, within some stretches, and what they do not."""
     stretches: list[_Stretch] = []
     position = from_offset
     for reach in reaches:
-        begin, end = max(reach.begin_next, position), min(reach.end, to_offset)
-        if begin < end:
-            stretches += [(position, begin, None), (begin, end, reach.file)]
-            position = end
+        for first, behind in within:
+            begin, end = max(reach.begin_next, position, first), min(reach.end, to_offset, behind)
+            if begin < end:
+                stretches += [(position, begin, None), (begin, end, reach.file)]
+                position = end
     stretches.append((position, to_offset, None))
     return [(begin, end, file) for begin, end, file in stretches if begin < end]
 

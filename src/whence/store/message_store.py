@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from whence.errors import FormatError, NotFoundError, StoreError
 from whence.files.folder import folders_in, is_file, is_folder
@@ -23,6 +23,9 @@ from whence.store.consume_queue import BatchQueue, Boundary, ConsumeQueue
 from whence.store.index import Cover, Index
 from whence.store.index_file import IndexFile, Shape
 from whence.store.stretch_keys import StretchKeys
+
+if TYPE_CHECKING:
+    from whence.store.sidecar import Claim, Sidecar
 
 BATCH_QUEUES = "batchconsumequeue"
 QUEUE_FOLDERS = ("consumequeue", BATCH_QUEUES)
@@ -70,6 +73,7 @@ class MessageStore:
         self._queues: OrderedDict[tuple[str, int], ConsumeQueue] = OrderedDict()
         self._cover: Cover | None = None
         self._cover_state: tuple[object, ...] = ()
+        self._claim: Claim | None = None
         self._source: tuple[Cover, str] | None = None
         self._topics: tuple[tuple[int, ...], frozenset[str]] | None = None
 
@@ -120,13 +124,34 @@ class MessageStore:
 
     def cover(self) -> Cover:
         """Which part of the log the index covers now. Costs microseconds while nothing changes."""
-        state = (self.commit_log.state(), self.index.state())
+        claim = self.claim()
+        state = (self.commit_log.state(), self.index.state(), claim)
         if self._cover is None or state != self._cover_state:
-            self._cover = self.index.cover(self.commit_log)
+            self._cover = self.index.cover(self.commit_log, self._limits(claim))
             # The log may have grown while it was asked what lies behind its end: then the next question looks again.
             is_current = self._cover.end_offset == self.commit_log.seen_end_offset
-            self._cover_state = (self.commit_log.state(), state[1]) if is_current else ()
+            self._cover_state = (self.commit_log.state(), *state[1:]) if is_current else ()
         return self._cover
+
+    def claim(self) -> Sidecar | None:
+        """What the sidecar says of itself; None if there is none."""
+        if self.sidecar is None:
+            return None
+        if self._claim is None:
+            from whence.store.sidecar import Claim
+
+            self._claim = Claim(self.sidecar)
+        return self._claim.read()
+
+    def _limits(self, claim: Sidecar | None) -> dict[Path, Sequence[tuple[int, int]]]:
+        """Between which offsets the sidecar's index files are believed at most: where it says that it knows the log.
+
+        They reach over a gap in the log, for instance, which may not be one any more.
+        """
+        if self.sidecar is None:
+            return {}
+        is_known = claim is not None and not claim.in_place and claim.is_of(self.commit_log)
+        return {self.sidecar / "index": claim.indexed if claim is not None and is_known else ()}
 
     def index_source(self) -> str:
         """Who made the index that covers the log now: ``whence``, if all of it is whence's own, or ``broker``."""
@@ -138,10 +163,10 @@ class MessageStore:
 
     def _is_indexed_by_us(self, used: list[IndexFile]) -> bool:
         """Whether whence made all of these: as builds, or as the store's writer."""
-        if used and self.sidecar is not None and is_file(self.sidecar / "sidecar.json"):
-            from whence.store.sidecar import is_built_by_us
-
-            used = [file for file in used if not is_built_by_us(self.folder, self.sidecar, file)]
+        claim = self.claim()
+        if used and self.sidecar is not None and claim is not None:
+            root = self.folder if claim.in_place else self.sidecar
+            used = [file for file in used if not claim.has_made(file, root)]
             if not used:
                 return True
         own = self.folder / "index"
@@ -198,10 +223,9 @@ class MessageStore:
                 names |= set(table) if isinstance(table, dict) else set()
             except (FormatError, StoreError):
                 pass  # a broker that stopped in the middle leaves it empty; the folders tell
-            if self.sidecar is not None:
-                from whence.store.sidecar import other_topics
-
-                names |= other_topics(self.sidecar)
+            claim = self.claim()
+            if claim is not None:
+                names |= set(claim.other_topics)
             self._topics = (state, frozenset(names))
         return self._topics[1]
 

@@ -27,11 +27,12 @@ said here tells a build where to go on.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from whence.errors import CorruptError, FormatError, NotFoundError, UnsupportedError
+from whence.errors import CorruptError, NotFoundError, UnsupportedError
 from whence.files.disk import Disk
 from whence.files.mapped_file import read_whole
 from whence.files.names import OFFSET_MAX, is_digits
@@ -74,6 +75,13 @@ class Sidecar:
     def indexed_to(self) -> int:
         """Where the log is not indexed any more; 0 if nothing of it is."""
         return self.indexed[-1][1] if self.indexed else 0
+
+    def has_made(self, file: IndexFile, root: Path) -> bool:
+        """Whether a build made this index file of ``root``, and nobody has put more into it."""
+        name = file.path.name
+        if file.path.parent != root / "index" or name not in self.index_names:
+            return False
+        return name != self.index_names[-1] or file.header() == self.newest_header
 
     def is_of(self, log: CommitLog) -> bool:
         """Whether the log is still the one that was indexed, as far as that is there."""
@@ -121,26 +129,29 @@ def read_sidecar(folder: Path) -> Sidecar | None:
         raise CorruptError(f"is not what whence wrote: {error!r}", path=path) from error
 
 
-def other_topics(folder: Path) -> frozenset[str]:
-    """Topics of the log that no folder can be named after, as far as the sidecar in ``folder`` knows."""
-    try:
-        sidecar = read_sidecar(folder)
-    except FormatError:
-        return frozenset()
-    return frozenset(() if sidecar is None else sidecar.other_topics)
+class Claim:
+    """What the sidecar in a folder says of itself, read again when it has changed."""
 
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen: tuple[int, int, int] | None = None
+        self._sidecar: Sidecar | None = None
 
-def is_built_by_us(store: Path, folder: Path, file: IndexFile) -> bool:
-    """Whether a build of whence made this index file, as far as the sidecar in ``folder`` knows."""
-    try:
-        sidecar = read_sidecar(folder)
-    except FormatError:
-        return False
-    if sidecar is None or file.path.parent != (store if sidecar.in_place else folder) / "index":
-        return False
-    if file.path.name not in sidecar.index_names:
-        return False
-    return file.path.name != sidecar.index_names[-1] or file.header() == sidecar.newest_header
+    def read(self) -> Sidecar | None:
+        """What it says now; None if nothing, or nothing that makes sense. UnsupportedError: it is too new."""
+        try:
+            status = os.stat(self._folder / NAME)
+        except OSError:
+            self._seen = self._sidecar = None
+            return None
+        seen = (status.st_mtime_ns, status.st_ino, status.st_size)
+        if seen != self._seen:
+            try:
+                self._sidecar = read_sidecar(self._folder)
+            except CorruptError:
+                self._sidecar = None
+            self._seen = seen
+        return self._sidecar
 
 
 def _decode(document: dict[str, Any]) -> Sidecar:
