@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -141,6 +141,11 @@ class _Placed:
     behind: int | None
 
 
+_Span: TypeAlias = tuple[
+    FileEnds, int, int, int
+]  # a file, its first item, the one behind its last, how many are begun
+
+
 def plan_parts(
     files: Sequence[FileEnds],
     log: SpilledLog,
@@ -155,33 +160,58 @@ def plan_parts(
     ``begin_offset``: of the log. ``is_exact``: whence made all of them, one behind the other. ``is_live``: what lies
     behind the newest file may not be dispatched yet. ``is_whole``: no file was ever before the first one.
     """
+    placed = [_place(file, log, begin_offset) for file in files]
+    spans = _exact_spans(placed, log.item_count) if is_exact else _spans(placed, log.item_count, is_live=is_live)
     parts: list[IndexPart] = []
-    at = 0
-    before: _Placed | None = None
-    ordered = _in_order([_place(file, log, begin_offset) for file in files])
-    header: IndexHeader | None
+    before: tuple[FileEnds, int] | None = None  # the last file with items, and the number behind its last item
+    for number, (file, first, behind, begun) in enumerate(spans):
+        header, is_known = _inherited(before, log)
+        if before is None:
+            is_known = is_whole
+        if is_exact and first > 0:
+            header, is_known = _end_at(log, first - 1), True
+        is_newest = number + 1 == len(spans)
+        parts.append(IndexPart(file, first, behind, begun, header, is_known, is_newest))
+        if file.item_count or behind > first:
+            before = (file, behind)
+    return parts
+
+
+def _exact_spans(files: Sequence[_Placed], item_count: int) -> list[_Span]:
+    """The parts of files that whence made, each full but the last: they follow on each other as their names do.
+
+    A file that does not begin where the one before ends is damaged, or has another's name.
+    """
+    spans, at = [], 0
+    for number, placed in enumerate(files):
+        behind = placed.behind
+        if placed.first != at or behind is None:
+            later = [other.first for other in files[number + 1 :] if other.first is not None and other.first > at]
+            behind = min([at + placed.file.shape.item_capacity - FIRST_ITEM, item_count, *later[:1]])
+        if number + 1 == len(files):
+            behind = item_count
+        spans.append((placed.file, at, max(behind, at), 0))
+        at = max(behind, at)
+    return spans
+
+
+def _spans(files: Sequence[_Placed], item_count: int, *, is_live: bool) -> list[_Span]:
+    """The parts of files that others made."""
+    spans, at = [], 0
+    ordered = _in_order(files)
     for number, placed in enumerate(ordered):
-        is_newest = number + 1 == len(ordered)
         behind = placed.behind
         if behind is None:
             later = [other.first for other in ordered[number + 1 :] if other.first is not None]
-            behind = max(at, later[0] if later else log.item_count)
-            if is_exact:
-                behind = min(behind, at + placed.file.shape.item_capacity - FIRST_ITEM)
+            behind = max(at, later[0] if later else item_count)
         first = min(at if placed.first is None else placed.first, at)
-        if is_newest:
+        if number + 1 == len(ordered):
             is_late = is_live and (placed.behind is not None or placed.file.is_empty)
-            behind = max(at, placed.behind or 0) if is_late else log.item_count
-        if is_exact and first > 0:
-            header, is_known = _end_at(log, first - 1), True
-        else:
-            header, is_known = _before(before, log)
-            is_known |= before is None and is_whole
-        parts.append(IndexPart(placed.file, first, max(behind, first), at - first, header, is_known, is_newest))
+            behind = max(at, placed.behind or 0) if is_late else item_count
+        behind = max(behind, first)
+        spans.append((placed.file, first, behind, at - first))
         at = max(at, behind)
-        if not placed.file.is_empty:
-            before = placed
-    return parts
+    return spans
 
 
 def _place(file: FileEnds, log: SpilledLog, begin_offset: int) -> _Placed:
@@ -232,7 +262,7 @@ def _hash(items: MessageItems, number: int) -> int:
     return int(items.key_hashes[number]) & 0x7FFFFFFF
 
 
-def _in_order(files: list[_Placed]) -> list[_Placed]:
+def _in_order(files: Sequence[_Placed]) -> list[_Placed]:
     """Files in the order of the log; those of which nothing is known behind the one that has the name before."""
     known = sorted(
         (file for file in files if file.first is not None),
@@ -246,13 +276,14 @@ def _in_order(files: list[_Placed]) -> list[_Placed]:
     return ordered
 
 
-def _before(before: _Placed | None, log: SpilledLog) -> tuple[IndexHeader | None, bool]:
+def _inherited(before: tuple[FileEnds, int] | None, log: SpilledLog) -> tuple[IndexHeader | None, bool]:
     """What the file behind this one inherits, and whether that is known."""
     if before is None:
         return None, False
-    if before.behind:
-        return _end_at(log, before.behind - 1), True
-    return before.file.header, before.file.header is not None
+    file, behind = before
+    if behind:
+        return _end_at(log, behind - 1), True
+    return file.header, file.header is not None
 
 
 def _end_at(log: SpilledLog, number: int) -> IndexHeader:

@@ -62,13 +62,13 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
     log_folders = () if ownership is None else ownership.settings.log_paths(folder)
     with ExitStack() as stack:
         disk.make_folder(sidecar)
-        stack.enter_context(_locked(sidecar / "lock", sidecar))
+        stack.enter_context(locked(sidecar / "lock", sidecar))
         if in_place:
-            stack.enter_context(_locked(folder / "lock", folder))
+            stack.enter_context(locked(folder / "lock", folder))
         store = stack.enter_context(MessageStore(folder, options.shape, options.dialect, log_folders))
         known = _known(sidecar)
         settings = _settings(store, options, known, ownership)
-        place = BuildPlace(sidecar, folder if in_place else sidecar, _zone(store) if in_place else UTC)
+        place = BuildPlace(sidecar, folder if in_place else sidecar, zone_of(store) if in_place else UTC)
         if known is not None and goes_on(store.commit_log, place, settings, known):
             if store.commit_log.end_offset(boundary=known.indexed_to) == known.indexed_to:
                 return nothing_built(place, known)
@@ -80,7 +80,8 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
 
 
 @contextmanager
-def _locked(path: Path, folder: Path) -> Iterator[None]:
+def locked(path: Path, folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder that is written to."""
     try:
         lock = StoreLock(path)
     except LockedError as error:
@@ -145,7 +146,7 @@ def _shown_queue_size(folder: Path) -> int:
     return QUEUE_FILE_SIZE
 
 
-def _zone(store: MessageStore) -> tzinfo | None:
+def zone_of(store: MessageStore) -> tzinfo | None:
     """The zone in which a store's index files are named; None for this machine's."""
     for file in reversed(store.index.files):
         try:

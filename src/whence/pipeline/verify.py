@@ -132,14 +132,22 @@ class Verified:
     claim_findings: list[Finding] = field(default_factory=list)
     log_damage: list[Finding] = field(default_factory=list)
     checkpoint_findings: list[Finding] = field(default_factory=list)
-    judged: tuple[Spilled, ...] = ()
+    checkpoint_limits: dict[str, int] = field(default_factory=dict)
+    judged: tuple[Spilled, ...] = ()  # what index and queues should have
     judged_to: int = 0
+    times: dict[Path, tuple[str, ...]] = field(default_factory=dict)  # the spills of each file of time blocks
+    groups: int = 1  # of queues, in the spills
     elapsed_s: float = 0.0
     tasks: int = 0
 
     @property
     def is_healthy(self) -> bool:
         return not self.damage
+
+    @property
+    def is_badly_indexed(self) -> bool:
+        """Whether something else than log and checkpoint is damaged."""
+        return len(self.damage) > len(self.log_damage) + len(self.checkpoint_findings)
 
     def to_dict(self) -> dict[str, Any]:
         """As ``verify --json`` has it."""
@@ -151,16 +159,7 @@ class Verified:
             "dialect": None if self.dialect is None else str(self.dialect),
             "habits": list(self.habits),
             "judged": str(self.root),
-            "damage": [
-                {
-                    "path": str(finding.path),
-                    "position": finding.position,
-                    "kind": str(finding.kind),
-                    "detail": finding.detail,
-                    "repair": finding.repair,
-                }
-                for finding in self.damage
-            ],
+            "damage": [finding.to_dict() for finding in self.damage],
             "unlisted": self.unlisted,
             "elapsed_s": round(self.elapsed_s, 3),
             "tasks": self.tasks,
@@ -193,6 +192,7 @@ class Verify:
         taken = self._scan()
         begin, end = self._log.begin_offset, taken[-1].end_offset if taken else self._log.begin_offset
         found = Verified(begin, end, sum(spilled.message_count for spilled in taken), self._place.root)
+        found.groups = self._groups
         place = self._place
         judged = _before(taken, place.indexed_to)
         found.judged, found.judged_to = judged, judged[-1].end_offset if judged else begin
@@ -245,7 +245,7 @@ class Verify:
         place, settings = self._place, self._settings
         folder = place.root / "index"
         there = digit_names(folder)
-        names = sorted(place.names or there)
+        names = there if place.names is None else sorted(place.names)
         if place.names is not None:
             for name in sorted(set(there) - set(names)):
                 what = "whence noted no index file of this name"
@@ -333,7 +333,8 @@ class Verify:
             assert base is not None
             spills[base].append(spilled.name)
         folder = self._place.sidecar / "times"
-        files = [(str(folder / offset_name(base)), tuple(names)) for base, names in spills.items()]
+        found.times = {folder / offset_name(base): tuple(names) for base, names in spills.items()}
+        files = [(str(path), names) for path, names in found.times.items()]
         tasks = [
             TimesCheckTask(str(self._work), tuple(files[at : at + TIMES_A_TASK]))
             for at in range(0, len(files), TIMES_A_TASK)
@@ -341,9 +342,8 @@ class Verify:
         for checked in self._map("check times", check_times_task, tasks, lambda _: 0):
             found.damaged_times += checked.listed
             _add(found, checked, found.index)
-        expected = {Path(path).name for path, _ in files}
         for name in digit_names(folder):
-            if name not in expected and int(name) >= self._log.begin_offset:
+            if folder / name not in found.times and int(name) >= self._log.begin_offset:
                 what = "the log has no indexed file that these time blocks are of"
                 self._claim_finding(found, folder / name, FindingKind.UNEXPECTED, what, REPAIR_EXTRA)
 
@@ -391,7 +391,7 @@ class Verify:
             for spilled in taken
             if spilled.message_count
         )
-        limits = {
+        limits = found.checkpoint_limits = {
             "log_timestamp_ms": largest_ms,
             "queue_timestamp_ms": largest_ms,
             "index_timestamp_ms": largest_ms,

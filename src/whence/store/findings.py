@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 LISTED_MAX = 100  # findings of one file, or of one queue; all are counted
 
@@ -41,6 +42,16 @@ class Finding:
     kind: FindingKind
     detail: str
     repair: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As ``verify --json`` has it."""
+        return {
+            "path": str(self.path),
+            "position": self.position,
+            "kind": str(self.kind),
+            "detail": self.detail,
+            "repair": self.repair,
+        }
 
 
 @dataclass(slots=True)

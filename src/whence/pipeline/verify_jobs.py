@@ -1,0 +1,332 @@
+"""The jobs ``whence verify`` and ``whence repair``: which files are judged, where they are mended, and whose locks.
+
+judged                                             mended
+the sidecar, if its sidecar.json is of this log    in the sidecar
+a store of whence's own                            in the store
+a broker's store                                   a build into the sidecar; with --in-place, in the store
+a sidecar that nobody can believe                  a build into the sidecar
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import UTC
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from whence.errors import CorruptError, FormatError, NotFoundError, StoreError, UsageError
+from whence.files.disk import Disk
+from whence.files.folder import is_file, is_folder
+from whence.files.lock import lock_holder
+from whence.files.names import sidecar_of
+from whence.files.plain_file import PlainFile
+from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY
+from whence.formats.rocketmq.index_file import HEADER_SIZE, IndexHeader, decode_header
+from whence.pipeline.build import QUEUE_FOLDERS
+from whence.pipeline.index_parts import read_ends
+from whence.pipeline.jobs import BuildOptions, build_indexes, locked, zone_of
+from whence.pipeline.repair import Mended, Repair, Repaired
+from whence.pipeline.runner import Runner, Watcher
+from whence.pipeline.session import SparkSettings, open_session
+from whence.pipeline.verify import Verified, Verify, VerifyPlace, VerifySettings, digit_names, queues_in, work_folder
+from whence.store.commit_log import CommitLog
+from whence.store.findings import Finding, FindingKind
+from whence.store.index_file import Shape
+from whence.store.log_tail import cut_tail
+from whence.store.message_store import Dialect, MessageStore
+from whence.store.owned_store import Options, now_ms, own_store
+from whence.store.ownership import NAME as OWNERSHIP_NAME
+from whence.store.ownership import Ownership, read_ownership
+from whence.store.queue_files import queue_tail
+from whence.store.sidecar import NAME as SIDECAR_NAME
+from whence.store.sidecar import Sidecar, read_sidecar
+from whence.store.topic_table import TopicTable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+REPAIR_SIDECAR = "build the sidecar anew from the log"
+BUILT = ("index", *QUEUE_FOLDERS, "times")
+TAIL = (FindingKind.HALF_RECORD, FindingKind.RECORDS_BEHIND_END)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """What a user asks for. None: what the sidecar says, else what the store's own files show."""
+
+    out: Path | None = None
+    shape: Shape | None = None
+    dialect: Dialect | None = None
+    jobs: int | None = None
+    spark: SparkSettings = field(default_factory=SparkSettings)
+    log_file: Path | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all tasks run on this machine."""
+        return self.spark.master is None or self.spark.master.startswith("local")
+
+
+@dataclass(frozen=True, slots=True)
+class RepairOptions(VerifyOptions):
+    """``in_place``: a store that whence did not make is mended itself. ``cut_tail``: the log's torn end goes."""
+
+    in_place: bool = False
+    cut_tail: bool = False
+    dry_run: bool = False
+
+
+def verify_indexes(folder: Path, options: VerifyOptions, watcher: Watcher | None = None) -> Verified:
+    """Hold log and indexes of the store in ``folder`` against each other; nothing of it is changed."""
+    sidecar = options.out or sidecar_of(folder)
+    with ExitStack() as stack:
+        judged = Judged(stack, folder, sidecar, options)
+        spark = stack.enter_context(open_session(options.spark, log_file=options.log_file))
+        work = stack.enter_context(work_folder(sidecar, is_local=options.is_local))
+        return judged.verify(Runner(spark, watcher), work)
+
+
+def repair_indexes(folder: Path, options: RepairOptions, watcher: Watcher | None = None) -> Repaired:
+    """Mend what a verify finds, as far as that can be done."""
+    sidecar = options.out or sidecar_of(folder)
+    ownership = read_ownership(folder)
+    changes_store = options.in_place or ownership is not None
+    if options.cut_tail and not changes_store:
+        raise UsageError(
+            f"{folder}: is not a store that whence made, and --cut-tail would change its log; "
+            "say --in-place to allow that"
+        )
+    if options.dry_run:
+        found = verify_indexes(folder, options, watcher)
+        return Repaired(left=found.damage, found=len(found.damage), dry_run=True)
+    disk = Disk()
+    with open_session(options.spark, log_file=options.log_file) as spark:
+        runner = Runner(spark, watcher)
+        if ownership is not None and is_file(folder / "abort"):
+            # What a kill left undone is done as at any start.
+            own_store(folder, {}, Options(), disk=disk, clock=now_ms).close()
+        with ExitStack() as stack:
+            disk.make_folder(sidecar)
+            stack.enter_context(locked(sidecar / "lock", sidecar))
+            if changes_store:
+                stack.enter_context(locked(folder / "lock", folder))
+            work = stack.enter_context(work_folder(sidecar, is_local=options.is_local))
+            judged = Judged(stack, folder, sidecar, options)
+            found = judged.verify(runner, work)
+            repaired = Repaired(found=len(found.damage), left=list(found.log_damage))
+            if options.cut_tail:
+                repaired.mended += judged.cut_tail(found, disk)
+                repaired.left = [finding for finding in found.log_damage if finding.kind not in TAIL]
+            is_built_anew = judged.is_built_anew(found)
+            if judged.is_mendable and not is_built_anew:
+                repaired.mended += judged.mend(found, runner, work, disk)
+            elif not is_built_anew:
+                repaired.left += found.checkpoint_findings
+        if is_built_anew:
+            repaired.mended += _build_anew(folder, options, watcher, in_place=judged.is_built_in_place)
+        return repaired
+
+
+def _build_anew(folder: Path, options: RepairOptions, watcher: Watcher | None, *, in_place: bool) -> list[Mended]:
+    built = build_indexes(
+        folder,
+        BuildOptions(
+            out=options.out,
+            in_place=in_place,
+            rebuild=True,
+            shape=options.shape,
+            dialect=options.dialect,
+            jobs=options.jobs,
+            spark=options.spark,
+            log_file=options.log_file,
+        ),
+        watcher,
+    )
+    return [Mended(file.path, "built") for file in built.files]
+
+
+class Judged:
+    """A store, and which of its files readers use."""
+
+    def __init__(self, stack: ExitStack, folder: Path, sidecar: Path, options: VerifyOptions) -> None:
+        self._options = options
+        self._ownership = read_ownership(folder)
+        log_folders = () if self._ownership is None else self._ownership.settings.log_paths(folder)
+        self._log_folders = tuple(log_folders) or (folder / "commitlog",)
+        self._store = stack.enter_context(MessageStore(folder, options.shape, options.dialect, log_folders))
+        self._log = self._store.commit_log
+        self._in_place = isinstance(options, RepairOptions) and options.in_place
+        self._problem: Finding | None = None
+        self._place = self._judge(folder, sidecar)
+
+    # -- which files -----------------------------------------------------------------------------------------------
+
+    def _judge(self, folder: Path, sidecar: Path) -> VerifyPlace:
+        claim = self._believed(sidecar)
+        if claim is not None and not claim.in_place:
+            names = self._without_expired(claim.index_names, sidecar / "index")
+            return VerifyPlace(folder, sidecar, sidecar, names, claim.indexed_to, claim, is_exact=True)
+        is_live = is_file(folder / "abort") or lock_holder(folder / "lock") not in (None, os.getpid())
+        place = VerifyPlace(folder, sidecar, folder, claim=claim, is_live=is_live)
+        known: tuple[str, ...] = ()
+        newest: IndexHeader | None = None
+        if self._ownership is not None:
+            flushed = self._ownership.flushed
+            known = (*flushed.older_index_names, *((flushed.index_name,) if flushed.index_name else ()))
+            newest = flushed.index_header
+        elif claim is not None:
+            known, newest = claim.index_names, claim.newest_header
+        if is_live or newest is None or not _is_as_left(folder / "index", known, newest):
+            return place
+        indexed_to = None if self._ownership is not None or claim is None else claim.indexed_to
+        names = self._without_expired(known, folder / "index")
+        return replace(place, names=names, indexed_to=indexed_to, is_exact=True)
+
+    def _believed(self, sidecar: Path) -> Sidecar | None:
+        """What sidecar.json says, if it is of this log. What is wrong with it otherwise is noted."""
+        path = sidecar / SIDECAR_NAME
+        try:
+            claim = read_sidecar(sidecar)
+        except CorruptError as error:
+            self._problem = Finding(path, 0, FindingKind.UNREADABLE, error.what, REPAIR_SIDECAR)
+            return None
+        if claim is None:
+            if any(is_folder(sidecar / name) for name in BUILT):
+                what = "there is none, but what a build made lies beside it"
+                self._problem = Finding(path, 0, FindingKind.WRONG_CLAIM, what, REPAIR_SIDECAR)
+            return None
+        if not _is_of(claim, self._log):
+            what = "it is of another log, or of one that was cut since"
+            self._problem = Finding(path, 0, FindingKind.WRONG_CLAIM, what, REPAIR_SIDECAR)
+            return None
+        return claim
+
+    def _without_expired(self, names: Sequence[str], folder: Path) -> tuple[str, ...]:
+        """Names of files that should be there. Those at the front may have expired together with the log."""
+        there = set(digit_names(folder))
+        first = next((n for n, name in enumerate(names) if name in there), 0)
+        return tuple(names[first if self._log.begin_offset > 0 else 0 :])
+
+    @property
+    def _shape(self) -> Shape | None:
+        """That of whence's own index files; of a broker's, if it is asked for."""
+        if self._ownership is not None:
+            return self._ownership.settings.shape
+        return self._options.shape
+
+    # -- verify ----------------------------------------------------------------------------------------------------
+
+    def verify(self, runner: Runner, work: Path) -> Verified:
+        """Check what is judged."""
+        found = Verify(self._log, self._place, self._settings(), runner, work, Disk()).run()
+        if self._problem is not None:
+            found.damage.insert(0, self._problem)
+        return found
+
+    def _settings(self) -> VerifySettings:
+        options, claim = self._options, self._place.claim
+        shape, dialect, queue_file_size = self._shape, None, None
+        if self._ownership is not None:
+            settings = self._ownership.settings
+            dialect, queue_file_size = settings.dialect, settings.queue_file_size
+        elif claim is not None and self._place.is_exact:
+            shape, dialect, queue_file_size = claim.shape, claim.dialect, claim.queue_file_size
+        return VerifySettings(
+            shape=shape,
+            dialect=dialect or self._store.dialect(),
+            queue_file_size=queue_file_size,
+            batch_topics=TopicTable(self._store.folder, Disk(), now_ms).batch_topics(),
+            jobs=options.jobs,
+            is_local=options.is_local,
+        )
+
+    # -- repair ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_mendable(self) -> bool:
+        """Whether what is judged may be written to."""
+        return self._place.is_sidecar or self._ownership is not None or self._in_place
+
+    @property
+    def is_built_in_place(self) -> bool:
+        """Whether a build anew goes into the store."""
+        return self._in_place and self._problem is None
+
+    def is_built_anew(self, found: Verified) -> bool:
+        """Whether a build is what mends it: nothing there can be believed, or what is there is not ours to change."""
+        has_index = bool(found.parts) or not found.index[FindingKind.MISSING]
+        is_noted = all(each.kind is not FindingKind.UNEXPECTED or _is_times(each) for each in found.claim_findings)
+        is_mended = self.is_mendable and has_index and is_noted
+        return self._problem is not None or (found.is_badly_indexed and not is_mended)
+
+    def mend(self, found: Verified, runner: Runner, work: Path, disk: Disk) -> list[Mended]:
+        """Mend what is judged, file by file."""
+        zone = UTC if self._place.is_sidecar else zone_of(self._store)
+        repair = Repair(self._log, self._log_folders, self._place, self._settings(), runner, work, disk, zone)
+        mended = repair.run(found)
+        if mended and self._ownership is not None:
+            mended += self._note(self._ownership, disk)
+        return mended
+
+    def _note(self, ownership: Ownership, disk: Disk) -> list[Mended]:
+        """Say in whence.json what is there now."""
+        folder, flushed = self._store.folder, ownership.flushed
+        names = digit_names(folder / "index")
+        header = None if not names else read_ends(folder / "index" / names[-1], ownership.settings.shape).header
+        size = 0
+        for kind, entry in zip(QUEUE_FOLDERS, (ENTRY, BATCH_ENTRY), strict=True):
+            for topic, queue in queues_in(folder):
+                if is_folder(folder / kind / topic / str(queue)):
+                    size += queue_tail(folder / kind / topic / str(queue), entry).size
+        now = replace(
+            flushed,
+            index_name=names[-1] if names else "",
+            index_header=header or flushed.index_header,
+            older_index_names=tuple(names[:-1]),
+            queues_size=size,
+        )
+        if now == flushed:
+            return []
+        replace(ownership, flushed=now).write(folder, disk)
+        return [Mended(str(folder / OWNERSHIP_NAME), "written")]
+
+    def cut_tail(self, found: Verified, disk: Disk) -> list[Mended]:
+        """Cut what lies behind the log's last whole record, if something does."""
+        damaged = [finding for finding in found.log_damage if finding.kind in TAIL]
+        if damaged:
+            cut_tail(self._log, found.to_offset, self._place.sidecar, disk)
+        return [Mended(str(finding.path), "cut") for finding in damaged]
+
+
+def _is_times(finding: Finding) -> bool:
+    return finding.path.parent.name == "times"
+
+
+def _is_as_left(folder: Path, known: Sequence[str], newest: IndexHeader) -> bool:
+    """Whether nobody else put into these index files: no file came, and the newest one has no more items."""
+    there = set(digit_names(folder))
+    if not there <= set(known):
+        return False
+    if not known or known[-1] not in there:
+        return True
+    try:
+        with PlainFile(folder / known[-1]) as file:
+            return decode_header(file.read(0, HEADER_SIZE)).item_count <= newest.item_count
+    except (FormatError, StoreError):
+        return True
+
+
+def _is_of(claim: Sidecar, log: CommitLog) -> bool:
+    """Whether the log is the one that was indexed, and a record begins, or will, where the index ends."""
+    if not claim.is_of(log):
+        return False
+    end = claim.indexed_to
+    if end <= log.begin_offset or log.base_of(end) in (None, end):
+        return end <= log.end_offset()
+    try:
+        log.read(end)
+    except (FormatError, NotFoundError):
+        return end == log.end_offset()
+    return True

@@ -1,0 +1,449 @@
+"""Repair: after any damage to index, queues and sidecar all is as a fresh build makes it, and a verify is content."""
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import whence
+from tests.golden import CLEAN, DAMAGED, DIRECT, RECOVERED, GoldenStore
+from tests.pipeline.test_build import OneByOne
+from tests.pipeline.test_verify import files_of
+from whence.errors import LockedError, UsageError
+from whence.files.lock import StoreLock
+from whence.pipeline import jobs, verify_jobs
+from whence.pipeline.jobs import BuildOptions, build_indexes
+from whence.pipeline.repair import Repaired
+from whence.pipeline.verify import Verified
+from whence.pipeline.verify_jobs import RepairOptions, VerifyOptions, repair_indexes, verify_indexes
+from whence.store.findings import FindingKind
+
+
+@pytest.fixture(autouse=True)
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks run in this process: what Spark does with them is tested elsewhere."""
+
+    @contextmanager
+    def no_session(*_: object, **__: object) -> Iterator[None]:
+        yield None
+
+    for module in (jobs, verify_jobs):
+        monkeypatch.setattr(module, "open_session", no_session)
+        monkeypatch.setattr(module, "Runner", lambda spark, watcher: OneByOne())
+
+
+def copy_of(golden: GoldenStore, folder: Path) -> Path:
+    return golden.copy(folder)
+
+
+def build(store: Path) -> None:
+    build_indexes(store, BuildOptions())
+
+
+def verify(store: Path) -> Verified:
+    return verify_indexes(store, VerifyOptions())
+
+
+def repair(store: Path, **options) -> Repaired:
+    return repair_indexes(store, RepairOptions(**options))
+
+
+def built_files(folder: Path) -> dict[str, bytes]:
+    """All that a build made, without the lock."""
+    return {name: data for name, data in files_of(folder).items() if name != "lock"}
+
+
+def flip(path: Path, position: int, bits: int = 0x10) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= bits
+    path.write_bytes(data)
+
+
+def files_in(folder: Path, kind: str) -> list[Path]:
+    return sorted(path for path in (folder / kind).rglob("*") if path.is_file())
+
+
+Damage = Callable[[Path], None]
+
+
+def deleted(kind: str, number: int) -> Damage:
+    return lambda folder: files_in(folder, kind)[number].unlink()
+
+
+def changed(kind: str, number: int, change: Callable[[bytes], bytes]) -> Damage:
+    def damage(folder: Path) -> None:
+        path = files_in(folder, kind)[number]
+        path.write_bytes(change(path.read_bytes()))
+
+    return damage
+
+
+def all_deleted(kind: str) -> Damage:
+    def damage(folder: Path) -> None:
+        for path in files_in(folder, kind):
+            path.unlink()
+
+    return damage
+
+
+def claim(**members: object) -> Damage:
+    def damage(folder: Path) -> None:
+        path = folder / "sidecar.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | members))
+
+    return damage
+
+
+def wrong_newest(folder: Path) -> None:
+    document = json.loads((folder / "sidecar.json").read_text())
+    document["newest_index"]["end_timestamp_ms"] += 1
+    (folder / "sidecar.json").write_text(json.dumps(document))
+
+
+def extra_index_file(folder: Path) -> None:
+    path = files_in(folder, "index")[-1]
+    path.with_name(str(int(path.name) + 1)).write_bytes(path.read_bytes())
+
+
+NOBODYS = (bytes(6) + b"\1" * 14) * 100  # entries that lead to offset 257
+
+DAMAGES: dict[str, Damage] = {
+    "first index file deleted": deleted("index", 0),
+    "index file in the middle deleted": deleted("index", 2),
+    "last index file deleted": deleted("index", -1),
+    "all index files deleted": all_deleted("index"),
+    "index file empty": changed("index", 1, lambda data: b""),
+    "index file cut": changed("index", 1, lambda data: data[:-100]),
+    "index file longer": changed("index", 1, lambda data: data + b"\0"),
+    "index file zero": changed("index", 1, lambda data: bytes(len(data))),
+    "index header zero": changed("index", 1, lambda data: bytes(40) + data[40:]),
+    "index header garbage": changed("index", 1, lambda data: b"\x7f" * 40 + data[40:]),
+    "last index header zero": changed("index", -1, lambda data: bytes(40) + data[40:]),
+    "index page lost": changed("index", 1, lambda data: data[:1000] + bytes(1000) + data[2000:]),
+    "two index files swapped": lambda folder: _swap(*files_in(folder, "index")[1:3]),
+    "index file renamed": lambda folder: _rename(files_in(folder, "index")[1]),
+    "extra index file": extra_index_file,
+    "queue file deleted": deleted("consumequeue", 3),
+    "all queue files deleted": all_deleted("consumequeue"),
+    "queue file empty": changed("consumequeue", 0, lambda data: b""),
+    "queue file cut": changed("consumequeue", 0, lambda data: data[:-7]),
+    "queue file zero": changed("consumequeue", 0, lambda data: bytes(len(data))),
+    "queue file garbage": changed("consumequeue", 0, lambda data: b"\xa5" * len(data)),
+    "queue file of nobody": lambda folder: _write(folder / "consumequeue/Nobody/0" / f"{0:020d}", NOBODYS),
+    "times deleted": deleted("times", 0),
+    "times cut": changed("times", 0, lambda data: data[:-1]),
+    "times changed": changed("times", 0, lambda data: data[:5] + b"\xff" + data[6:]),
+    "times of nobody": lambda folder: _write(folder / "times" / f"{65536 * 1000:020d}", b"\1" * 20),
+    "sidecar.json deleted": lambda folder: (folder / "sidecar.json").unlink(),
+    "sidecar.json empty": lambda folder: _write(folder / "sidecar.json", b""),
+    "sidecar.json garbage": lambda folder: _write(folder / "sidecar.json", b"\xff\xfe{"),
+    "sidecar.json with another header": wrong_newest,
+    "sidecar.json without index files": claim(index_files=[]),
+    "sidecar.json with other stretches": claim(indexed=[[0, 100], [200, 300]]),
+    "sidecar.json of another log": claim(last_record={"offset": 0, "head": "00" * 20}),
+}
+
+
+def _swap(a: Path, b: Path) -> None:
+    first, second = a.read_bytes(), b.read_bytes()
+    a.write_bytes(second)
+    b.write_bytes(first)
+
+
+def _rename(path: Path) -> None:
+    path.rename(path.with_name(str(int(path.name) + 1)))
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def built(golden, tmp_path) -> Path:
+    store = copy_of(golden("v5-direct"), tmp_path)
+    build(store)
+    return store
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_what_was_built_is_as_a_fresh_build_again(built, damage):
+    sidecar = built.with_name("store.whence")
+    fresh, log = built_files(sidecar), files_of(built)
+    assert verify(built).damage == []
+    damage(sidecar)
+    broken = files_of(sidecar)
+    found = verify(built)
+    assert not found.is_healthy
+    assert files_of(sidecar) == broken
+    repaired = repair(built)
+    assert repaired.is_healthy
+    assert repaired.mended
+    assert verify(built).damage == []
+    assert built_files(sidecar) == fresh
+    assert files_of(built) == log
+
+
+def test_any_changed_byte_of_a_sidecar_is_found_and_mended(built):
+    sidecar = built.with_name("store.whence")
+    fresh = built_files(sidecar)
+    chosen = random.Random(7)
+    for _ in range(60):
+        path = chosen.choice(
+            [path for kind in ("index", "consumequeue", "times") for path in files_in(sidecar, kind)]
+        )
+        flip(path, chosen.randrange(path.stat().st_size), 1 << chosen.randrange(8))
+        assert not verify(built).is_healthy, path
+        repair(built)
+        assert built_files(sidecar) == fresh
+
+
+def test_nothing_is_changed_where_nothing_is_damaged(built):
+    before = built_files(built.with_name("store.whence"))
+    repaired = repair(built)
+    assert (repaired.mended, repaired.left, repaired.found) == ([], [], 0)
+    assert built_files(built.with_name("store.whence")) == before
+
+
+def test_a_dry_run_tells_and_changes_nothing(built):
+    sidecar = built.with_name("store.whence")
+    files_in(sidecar, "index")[1].unlink()
+    before = files_of(sidecar)
+    repaired = repair(built, dry_run=True)
+    assert not repaired.is_healthy
+    assert repaired.left[0].repair == "build this index file anew from the log"
+    assert files_of(sidecar) == before
+
+
+# -- a log that grows and expires
+
+
+def grown(golden: GoldenStore, folder: Path, count: int) -> tuple[Path, Callable[[], None]]:
+    """A store that has the first files of its log, and what lets it have the others, too."""
+    store = copy_of(golden, folder)
+    later = sorted((store / "commitlog").iterdir())[count:]
+    aside = folder / "later"
+    aside.mkdir()
+    for path in later:
+        path.rename(aside / path.name)
+
+    def grow() -> None:
+        for path in later:
+            (aside / path.name).rename(path)
+
+    return store, grow
+
+
+def test_what_the_log_got_since_the_build_is_no_damage(golden, tmp_path):
+    store, grow = grown(golden("v5-direct"), tmp_path, 4)
+    build(store)
+    grow()
+    assert verify(store).damage == []
+    sidecar = store.with_name("store.whence")
+    before = built_files(sidecar)
+    for kind in ("index", "consumequeue", "times"):
+        for path in files_in(sidecar, kind):
+            flip(path, path.stat().st_size // 3)
+    assert repair(store).is_healthy
+    assert verify(store).damage == []
+    assert built_files(sidecar) == before
+    build(store)
+    assert verify(store).damage == []
+    shutil.rmtree(sidecar / "index")
+    repair(store)
+    fresh = built_files(sidecar)
+    build_indexes(store, BuildOptions(rebuild=True))
+    assert built_files(sidecar) == fresh
+
+
+def test_what_expired_since_the_build_is_no_damage(golden, tmp_path):
+    store = copy_of(golden("v5-direct"), tmp_path)
+    build(store)
+    for path in sorted((store / "commitlog").iterdir())[:5]:
+        path.unlink()
+    found = verify(store)
+    assert found.damage == []
+    assert found.from_offset == 5 * 16384
+    sidecar = store.with_name("store.whence")
+    before = built_files(sidecar)
+    chosen = random.Random(3)
+    for path in [*files_in(sidecar, "index")[3:], *files_in(sidecar, "times")[5:]]:
+        flip(path, chosen.randrange(path.stat().st_size))
+    assert not verify(store).is_healthy
+    assert repair(store).is_healthy
+    assert verify(store).damage == []
+    after = built_files(sidecar)
+    assert {name: data for name, data in after.items() if name not in before} == {}
+
+
+# -- a broker's store
+
+FOREIGN: dict[str, Damage] = {
+    name: damage for name, damage in DAMAGES.items() if "sidecar" not in name and "times" not in name
+}
+for_brokers = pytest.mark.parametrize("damage", FOREIGN.values(), ids=FOREIGN)
+HARMLESS = {"two index files swapped", "index file renamed", "extra index file"}
+"""What is no damage to a broker's index: its files' names tell nothing, and it may have a stretch twice."""
+
+
+@for_brokers
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_brokers_store_is_mended_itself_or_by_a_sidecar(golden, tmp_path, damage, in_place):
+    store = copy_of(golden("v5-clean"), tmp_path)
+    healthy = files_of(store)
+    damage(store)
+    broken = files_of(store)
+    name = next(name for name, other in FOREIGN.items() if other is damage)
+    assert verify(store).is_healthy is (name in HARMLESS), name
+    assert files_of(store) == broken
+    assert not store.with_name("store.whence").exists()
+    repaired = repair(store, in_place=in_place)
+    assert repaired.is_healthy
+    found = verify(store)
+    assert found.damage == []
+    if not in_place:
+        assert files_of(store) == broken
+        assert (found.root == store) is (name in HARMLESS)
+    elif name not in {*HARMLESS, "all queue files deleted"}:  # nothing tells their size then
+        assert {name for name in files_of(store) if name.startswith("commitlog")} == {
+            name for name in healthy if name.startswith("commitlog")
+        }
+        assert files_of(store / "consumequeue") == {
+            name.removeprefix("consumequeue/"): data
+            for name, data in healthy.items()
+            if name.startswith("consumequeue/")
+        }
+
+
+@pytest.mark.parametrize("name", CLEAN + DIRECT + RECOVERED + DAMAGED)
+def test_a_brokers_store_is_healthy_once_it_is_mended(golden, tmp_path, name):
+    store = copy_of(golden(name), tmp_path)
+    is_crashed = (store / "abort").exists()
+    was_healthy = verify(store).is_healthy
+    repaired = repair(store, in_place=True, cut_tail=True)
+    assert repaired.is_healthy
+    assert bool(repaired.mended) is not was_healthy
+    assert is_crashed or verify(store).damage == []
+
+
+def test_a_hole_of_a_brokers_index_is_filled_with_what_a_broker_would_have_put(golden, tmp_path):
+    store = copy_of(golden("v5-recovered-b"), tmp_path)
+    repair(store, in_place=True)
+    crashed = golden("v5-crashed-b").store
+    mended, dispatched = files_in(store, "index"), files_in(crashed, "index")
+    assert [path.read_bytes() for path in mended] == [path.read_bytes() for path in dispatched]
+
+
+# -- the log
+
+
+def test_a_torn_tail_is_cut_only_if_that_is_asked_for(golden, tmp_path):
+    store = copy_of(golden("v5-damaged-body-flip"), tmp_path)
+    log = files_of(store / "commitlog")
+    repaired = repair(store, in_place=True)
+    assert [finding.kind for finding in repaired.left] == ["records_behind_end"]
+    assert files_of(store / "commitlog") == log
+    with pytest.raises(UsageError, match="say --in-place"):
+        repair(store, cut_tail=True)
+    assert repair(store, in_place=True, cut_tail=True).is_healthy
+    assert verify(store).damage == []
+    cut = next((store.with_name("store.whence") / "cut").iterdir())
+    name, end = f"{1048576:020d}", 1162291
+    assert files_of(store / "commitlog")[name] == log[name][: end - 1048576].ljust(131072, b"\0")
+    assert cut.read_bytes().rstrip(b"\0") == log[name][int(cut.name) - 1048576 :].rstrip(b"\0")
+
+
+def test_damage_inside_the_log_stays_listed_and_the_indexes_agree_with_the_rest(golden, tmp_path):
+    store = copy_of(golden("v5-direct-crc"), tmp_path)
+    build(store)
+    for path in sorted((store / "commitlog").iterdir())[1:5]:
+        flip(path, 5000)
+    found = verify(store)
+    assert [finding.kind for finding in found.log_damage] == ["bad_record"] * 4
+    assert found.index[FindingKind.DANGLING] > 0
+    repaired = repair(store)
+    assert [finding.kind for finding in repaired.left] == ["bad_record"] * 4
+    assert [finding.kind for finding in verify(store).damage] == ["bad_record"] * 4
+    (store / "commitlog" / f"{2 * 16384:020d}").unlink()
+    assert {finding.kind for finding in verify(store).log_damage} == {"bad_record", "gap"}
+    repair(store)
+    assert {finding.kind for finding in verify(store).damage} == {"bad_record", "gap"}
+
+
+# -- whence's own store
+
+
+def own(folder: Path, count: int = 400) -> Path:
+    with whence.create(folder / "store", file_size=16384, queue_file_size=1000, slots=31, items=120) as store:
+        for number in range(count):
+            store.append("orders", b"body", keys=[f"key-{number}"], tags="paid", queue=number % 3)
+    return folder / "store"
+
+
+OWN = {name: damage for name, damage in FOREIGN.items() if name not in ("extra index file", "index file renamed")}
+
+
+@pytest.mark.parametrize("damage", OWN.values(), ids=OWN)
+def test_a_store_of_our_own_is_as_it_was_again(tmp_path, damage):
+    store = own(tmp_path)
+    assert verify(store).damage == []
+    healthy = files_of(store)
+    damage(store)
+    assert not verify(store).is_healthy
+    repaired = repair(store)
+    assert repaired.is_healthy
+    assert verify(store).damage == []
+    after = files_of(store)
+    assert {name: data for name, data in after.items() if name != "whence.json"} == {
+        name: data for name, data in healthy.items() if name != "whence.json"
+    }
+    with whence.create(store) as opened:
+        assert opened.find(key="key-7", topic="orders").receipt.index_source == "whence"
+        opened.append("orders", b"more", keys=["more"])
+    assert verify(store).damage == []
+
+
+def test_a_store_that_is_being_written_is_healthy(tmp_path):
+    store = own(tmp_path)
+    with whence.create(store) as opened:
+        opened.append("orders", b"more", keys=["more"])
+        found = verify(store)
+        assert found.damage == []
+        with pytest.raises(LockedError, match="holds this store"):
+            repair(store)
+
+
+# -- locks
+
+
+def test_a_sidecar_that_is_being_built_is_not_mended(built):
+    with StoreLock(built.with_name("store.whence") / "lock"), pytest.raises(LockedError, match="somebody is writing"):
+        repair(built)
+
+
+def test_a_store_whose_broker_runs_is_not_mended_in_place(golden, tmp_path):
+    store = copy_of(golden("v5-clean"), tmp_path)
+    with StoreLock(store / "lock"), pytest.raises(LockedError, match="somebody is writing"):
+        repair(store, in_place=True)
+
+
+def test_a_verify_leaves_nothing_behind_and_takes_away_what_others_left(built):
+    sidecar = built.with_name("store.whence")
+    (sidecar / "verify-killed").mkdir()
+    (sidecar / "verify-running").mkdir()
+    with StoreLock(sidecar / "verify-running" / "lock"):
+        verify(built)
+        assert {path.name for path in sidecar.glob("verify-*")} == {"verify-running"}
+
+
+def test_a_sidecar_that_cannot_be_written_is_verified(built):
+    sidecar = built.with_name("store.whence")
+    sidecar.chmod(0o500)
+    try:
+        assert verify(built).damage == []
+    finally:
+        sidecar.chmod(0o700)
