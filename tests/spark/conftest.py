@@ -4,10 +4,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -15,6 +18,7 @@ from whence.pipeline.runner import Runner
 from whence.pipeline.session import open_session
 
 ROOT = Path(__file__).parent.parent.parent
+SPARK = Path(pyspark.__file__).parent
 CHILD = Path(__file__).with_name("child.py")
 PYTHON_PATH = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
 """Workers import the tasks of tests/ as they import whence: from the path."""
@@ -74,3 +78,53 @@ def session(start: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> Call
         return told
 
     return run
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """A standalone master and two workers of one core, in processes of their own, on ports that the system chose.
+
+    Each worker has an address of its own: Spark gives no task to one host twice at once.
+    """
+    folder = tmp_path_factory.mktemp("cluster")
+    processes = []
+    environment = os.environ | {"SPARK_HOME": str(SPARK), "SPARK_WORKER_DIR": str(folder / "workers")}
+
+    def begin(name: str, role: str, host: str, *arguments: str) -> tuple[int, Path]:
+        log = folder / f"{name}.log"
+        command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{role}"]
+        ports = ["--host", host, "--port", "0", "--webui-port", "0"]
+        with log.open("w") as file:
+            process = subprocess.Popen([*command, *ports, *arguments], stdout=file, stderr=file, env=environment)
+        processes.append(process)
+        return process.pid, log
+
+    def await_word(log: Path, word: str) -> str:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            lines = [line for line in log.read_text().splitlines() if word in line]
+            if lines:
+                return lines[0].partition(word)[2].split()[0]
+            time.sleep(0.1)
+        raise AssertionError(log.read_text())
+
+    try:
+        _, log = begin("master", "master.Master", "127.0.0.1")
+        master = await_word(log, "Starting Spark master at ")
+        size = ["--cores", "1", "--memory", "1g"]
+        workers = [
+            begin(f"worker-{number}", "worker.Worker", f"127.0.0.{number}", *size, master) for number in (1, 2)
+        ]
+        for _, log in workers:
+            await_word(log, "Successfully registered with master ")
+        conf = {
+            "spark.driver.host": "127.0.0.1",
+            "spark.executor.memory": "512m",
+            "spark.executorEnv.PYTHONPATH": PYTHON_PATH,
+        }
+        yield SimpleNamespace(master=master, workers={process for process, _ in workers}, conf=conf)
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(30)

@@ -27,9 +27,14 @@ def parent_of(process: int) -> int:
 
 
 def where(number: int) -> Place:
+    time.sleep(0.2)  # so that no worker takes all tasks
+    return place()
+
+
+def place() -> Place:
+    """Where this is."""
     import pyspark
 
-    time.sleep(0.2)  # so that no worker takes all tasks
     daemon = os.getppid()
     java = parent_of(daemon)
     has_kernels = "whence.kernels.scan" in sys.modules

@@ -2,18 +2,14 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pyspark
 import pytest
 
-from tests.spark.conftest import PYTHON_PATH
+from tests.spark.conftest import SPARK
 from tests.spark.tasks import parent_of
 from whence.errors import UsageError
 from whence.pipeline.session import SparkSettings, open_session
@@ -66,52 +62,8 @@ def test_a_local_cluster_runs_tasks_in_executors_of_their_own(session):
     assert not any(map(is_alive, executors))
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[SimpleNamespace]:
-    """A standalone master and two workers of one core, in processes of their own, on ports that the system chose."""
-    processes = []
-    environment = os.environ | {"SPARK_HOME": str(SPARK), "SPARK_WORKER_DIR": str(tmp_path / "workers")}
-
-    def begin(name: str, role: str, *arguments: str) -> tuple[int, Path]:
-        log = tmp_path / f"{name}.log"
-        command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{role}"]
-        ports = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        with log.open("w") as file:
-            process = subprocess.Popen([*command, *ports, *arguments], stdout=file, stderr=file, env=environment)
-        processes.append(process)
-        return process.pid, log
-
-    def await_word(log: Path, word: str) -> str:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            lines = [line for line in log.read_text().splitlines() if word in line]
-            if lines:
-                return lines[0].partition(word)[2].split()[0]
-            time.sleep(0.1)
-        raise AssertionError(log.read_text())
-
-    try:
-        _, log = begin("master", "master.Master")
-        master = await_word(log, "Starting Spark master at ")
-        size = ["--cores", "1", "--memory", "1g"]
-        workers = [begin(f"worker-{number}", "worker.Worker", *size, master) for number in range(2)]
-        for _, log in workers:
-            await_word(log, "Successfully registered with master ")
-        yield SimpleNamespace(master=master, workers={process for process, _ in workers})
-    finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.wait(30)
-
-
 def test_a_standalone_cluster_runs_tasks_in_executors_of_its_workers(session, cluster):
-    conf = {
-        "spark.driver.host": "127.0.0.1",
-        "spark.executor.memory": "512m",
-        "spark.executorEnv.PYTHONPATH": PYTHON_PATH,
-    }
-    told = session({"master": cluster.master, "conf": conf})
+    told = session({"master": cluster.master, "conf": cluster.conf})
     assert told["master"] == cluster.master
     assert distinct(told, "java_parent") == cluster.workers
     assert distinct(told, "has_kernels") == {True}
