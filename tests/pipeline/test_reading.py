@@ -15,12 +15,12 @@ def test_a_key_is_found_through_the_sidecar_alone(tmp_path):
     build(made.folder, sidecar_of(made.folder), **SMALL)
     with open_store(made.folder) as store:
         answer = store.find(key="k41")
-        assert [found.keys for found in answer] == [["k41"]]
+        assert [found.keys for found in answer] == [("k41",)]
         receipt = answer.receipt
         assert (receipt.complete, receipt.index_source, receipt.topics_from) == (True, "whence", "sidecar")
         assert receipt.scanned_bytes == 0
         assert store.topics() == ["T", "U"]
-        assert [found.keys for found in store.find(topic="U", queue=0, queue_offset=3)] == [["k7"]]
+        assert [found.keys for found in store.find(topic="U", queue=0, queue_offset=3)] == [("k7",)]
 
 
 def test_what_the_log_has_behind_the_sidecar_is_scanned_until_it_is_built(tmp_path):

@@ -17,7 +17,6 @@ from whence.pipeline.session import SparkSettings, open_session
 pytestmark = pytest.mark.slow
 
 MINE = {"spark.app.name": "mine", "spark.driver.extraJavaOptions": "-Dwhence.test=yes"}
-SPARK = Path(pyspark.__file__).parent
 
 
 def is_alive(process: int) -> bool:

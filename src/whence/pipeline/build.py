@@ -16,20 +16,21 @@ import hashlib
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, tzinfo
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from whence.errors import FormatError, FullError, StoreError
+from whence.errors import CorruptError, FormatError, FullError, StoreError
 from whence.files.disk import Disk
 from whence.files.folder import files_in, is_file, is_folder
 from whence.files.mapped_file import MappedFile
 from whence.files.names import index_name, is_digits, offset_name
 from whence.formats.rocketmq.consume_queue import ENTRY_SIZE
 from whence.formats.rocketmq.index_file import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, IndexHeader, decode_header
+from whence.formats.time_blocks import TIME_BLOCK
 from whence.pipeline.plan import plan_index
 from whence.pipeline.scanning import cut_stretches, scan_stretches
 from whence.pipeline.tasks import (
@@ -44,6 +45,7 @@ from whence.pipeline.tasks import (
     build_index_task,
     build_queues_task,
     build_times_task,
+    file_state,
     read_made,
     scan_stretch_task,
 )
@@ -164,6 +166,14 @@ class Built:
         }
 
 
+class _Places(NamedTuple):
+    """Where files belong: the names of all index files, the header of the newest, and from where to where."""
+
+    names: list[str]
+    newest: IndexHeader
+    renames: list[tuple[Path, Path]]
+
+
 class Build:
     """One build. The caller holds the lock of every folder that is written to."""
 
@@ -215,6 +225,11 @@ class Build:
         taken = self._scan()
         messages = sum(spilled.message_count for spilled in taken)
         made = self._make(taken) if messages else []
+        if not all(path.exists() or target.exists() for path, target in self._places(made).renames):
+            # A build that was killed had published it, and since then somebody removed it.
+            for note in self._work.glob("*.made"):
+                self._disk.remove(note)
+            made = self._make(taken)
         built = self._publish(taken, made, time.monotonic() - started)
         shutil.rmtree(self._work, ignore_errors=True)
         with suppress(OSError):
@@ -262,13 +277,21 @@ class Build:
         return scan_stretches(self._stretches, self._recipe, self._work, run, self._spilled_before())
 
     def _spilled_before(self) -> dict[int, Spilled]:
-        """What a build that was killed left. What its machine had not flushed when it stopped is not taken."""
+        """What a build that was killed left.
+
+        What its machine had not flushed when it stopped is not taken, nor what it took from files that have changed
+        since.
+        """
+        states = {path: file_state(path) for path in {stretch.path for stretch in self._stretches}}
+        wanted = {f"{stretch.number:08d}-{states[stretch.path]}": stretch.number for stretch in self._stretches}
         found: dict[int, Spilled] = {}
         for path in self._work.glob("*.json"):
-            spilled = read_spilled(path)
-            number = int(spilled.name.partition("-")[0])
-            if spilled.machine in ("", machine_id()):
-                found[number] = spilled
+            number = wanted.get(path.name.rpartition("-")[0])
+            if number is not None:
+                with suppress(CorruptError):  # by a machine that stopped
+                    spilled = read_spilled(path)
+                    if spilled.machine in ("", machine_id()):
+                        found[number] = spilled
         return found
 
     # -- pass two --------------------------------------------------------------------------------------------------
@@ -290,7 +313,11 @@ class Build:
         return [done[task.key] for task in tasks]
 
     def _made_before(self) -> dict[str, Made]:
-        return {path.name.rpartition("-")[0]: read_made(path) for path in self._work.glob("*.made")}
+        made: dict[str, Made] = {}
+        for path in self._work.glob("*.made"):
+            with suppress(CorruptError):
+                made[path.name.rpartition("-")[0]] = read_made(path)
+        return made
 
     def _index_tasks(self, taken: Sequence[Spilled], digest: str) -> list[IndexTask]:
         shape, known = self._settings.shape, self._known
@@ -355,16 +382,11 @@ class Build:
         """Give every file its name, then say so."""
         known, root = self._known, self._place.root
         before = () if known is None else known.index_names
-        names, renames, published = list(before), [], []
-        newest = NO_HEADER if known is None else known.newest_header
-        for file in (file for each in made for file in each.files):
-            target = self._target(file, names)
-            if file.header is not None:
-                newest = file.header
-            renames.append((Path(file.path), target))
-            published.append(
-                PublishedFile(str(target), file.kind, file.entry_count, file.from_offset, file.to_offset, file.sha256)
-            )
+        names, newest, renames = self._places(made)
+        published = [
+            PublishedFile(str(target), file.kind, file.entry_count, file.from_offset, file.to_offset, file.sha256)
+            for file, (_, target) in zip(_files(made), renames, strict=True)
+        ]
         folders: dict[Path, None] = {}
         for path, target in renames:
             if target.parent not in folders:
@@ -398,6 +420,17 @@ class Build:
             root=root,
             queues_size=sum(each.queues_size for each in made),
         )
+
+    def _places(self, made: Sequence[Made]) -> _Places:
+        """Where all files belong."""
+        known = self._known
+        names = [] if known is None else list(known.index_names)
+        newest = NO_HEADER if known is None else known.newest_header
+        renames = []
+        for file in _files(made):
+            renames.append((Path(file.path), self._target(file, names)))
+            newest = file.header or newest
+        return _Places(names, newest, renames)
 
     def _target(self, file: MadeFile, names: list[str]) -> Path:
         """Where a file belongs. An index file is named by its first item, later than the one before it."""
@@ -474,8 +507,18 @@ def goes_on(log: CommitLog, place: BuildPlace, settings: BuildSettings, known: S
     log.refresh()
     if not known.indexed or known.indexed_to < log.begin_offset or not known.is_of(log):
         return False
+    if any(base < known.indexed_to and not _is_in(base, known.indexed) for base in log.bases):
+        return False  # a part of the log that was missing is there again
     paths = [place.root / "index" / name for name in known.index_names]
-    return all(map(is_file, paths)) and (not paths or _header_of(paths[-1]) == known.newest_header)
+    if not all(_size_of(path) == known.shape.file_size for path in paths):
+        return False
+    if paths and _header_of(paths[-1]) != known.newest_header:
+        return False
+    if known.last_record_offset < log.begin_offset:
+        return True
+    base = log.base_of(known.last_record_offset)
+    times_size = 0 if base is None else _size_of(place.sidecar / "times" / offset_name(base))
+    return times_size > 0 and times_size % TIME_BLOCK.itemsize == 0
 
 
 def nothing_built(place: BuildPlace, known: Sidecar) -> Built:
@@ -505,8 +548,21 @@ def build_task(task: IndexTask | QueueTask | TimesTask) -> Made:
     return build_queues_task(task) if isinstance(task, QueueTask) else build_times_task(task)
 
 
+def _files(made: Sequence[Made]) -> Iterator[MadeFile]:
+    return (file for each in made for file in each.files)
+
+
 def _size(stretch: Stretch) -> int:
     return stretch.to_offset - stretch.from_offset
+
+
+def _is_in(offset: int, stretches: Sequence[tuple[int, int]]) -> bool:
+    return any(begin <= offset < end for begin, end in stretches)
+
+
+def _size_of(path: Path) -> int:
+    """Of a file; -1 if it is not there."""
+    return path.stat().st_size if is_file(path) else -1
 
 
 def _header_of(path: Path) -> IndexHeader | None:

@@ -25,14 +25,15 @@ import numpy as np
 from whence.errors import CorruptError
 from whence.files.disk import Disk
 from whence.files.mapped_file import MappedFile, read_whole
+from whence.files.names import is_digits
 from whence.files.plain_file import PlainFile
-from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY
+from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY, ENTRY_SIZE
 from whence.formats.rocketmq.index_file import IndexHeader
 from whence.formats.time_blocks import TIME_BLOCK, join_time_blocks
 from whence.pipeline.plan import IndexPlan
 from whence.store.index_builder import BuiltFile, IndexBuilder
 from whence.store.index_file import Shape
-from whence.store.queue_builder import QueueBuilder
+from whence.store.queue_builder import BATCH_FILE_SIZE, QueueBuilder
 from whence.store.spill import (
     Recipe,
     Spilled,
@@ -96,9 +97,15 @@ class ScanTask:
 
 
 def scan_stretch_task(task: ScanTask) -> Spilled:
-    """Scan a stretch of log and spill what is taken from it."""
-    name = own_name(f"{task.stretch.number:08d}")
+    """Scan a stretch of log and spill what is taken from it. The spill's name tells of which state of the log."""
+    name = own_name(f"{task.stretch.number:08d}-{file_state(task.stretch.path)}")
     return spill_stretch(task.stretch, task.recipe, Path(task.work), name, Disk())
+
+
+def file_state(path: str) -> str:
+    """Another one after each change of a file, or if another file has its name. A copy cannot set it back."""
+    status = os.stat(path)
+    return f"{status.st_ino:x}.{status.st_ctime_ns:x}"
 
 
 # -- pass two ----------------------------------------------------------------------------------------------------
@@ -181,6 +188,7 @@ def build_queues_task(task: QueueTask) -> Made:
     folder = work / own_name(task.key)
     disk.make_folder(folder)
     is_batch = frozenset(task.batch_topics).__contains__
+    plain = ("consumequeue", -(-task.file_size // ENTRY_SIZE) * ENTRY_SIZE)
     builder = QueueBuilder(folder / "consumequeue", task.file_size, disk, is_batch=is_batch)
     seen: set[tuple[str, int]] = set()
     try:
@@ -188,8 +196,9 @@ def build_queues_task(task: QueueTask) -> Made:
             for topic, queue, rows in spilled_runs(work, name, task.group):
                 if task.goes_on and (topic, queue) not in seen:
                     seen.add((topic, queue))
-                    kind = "batchconsumequeue" if is_batch(topic) else "consumequeue"
-                    _copy_newest(Path(task.root, kind, topic, str(queue)), folder / kind / topic / str(queue), disk)
+                    kind, size = ("batchconsumequeue", BATCH_FILE_SIZE) if is_batch(topic) else plain
+                    place = Path(kind, topic, str(queue))
+                    _copy_newest(task.root / place, folder / place, size, disk)
                 builder.put_rows(topic, queue, rows)
         built = builder.finish()
     finally:
@@ -213,11 +222,15 @@ def _queue_files(folder: Path, *, with_sums: bool) -> Iterator[MadeFile]:
             )
 
 
-def _copy_newest(source: Path, target: Path, disk: Disk) -> None:
+def _copy_newest(source: Path, target: Path, size: int, disk: Disk) -> None:
     """Copy the newest file of a queue that is there, to be gone on with."""
-    if source.is_dir() and (names := sorted(os.listdir(source))):
+    if source.is_dir() and (names := sorted(filter(is_digits, os.listdir(source)))):
+        newest = source / names[-1]
+        if newest.stat().st_size != size:
+            what = f"has {newest.stat().st_size} bytes, not {size}: it cannot be gone on with; build with --rebuild"
+            raise CorruptError(what, path=newest)
         disk.make_folder(target)
-        copy_file(source / names[-1], target / names[-1], disk)
+        copy_file(newest, target / newest.name, disk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +252,10 @@ def build_times_task(task: TimesTask) -> Made:
     for name, base, size, spills, there in task.files:
         blocks = np.frombuffer(read_whole(Path(there), MADE_SIZE_MAX) if there else b"", TIME_BLOCK)
         for spill in spills:
-            blocks = join_time_blocks(blocks, np.frombuffer(spilled_times(work, spill), TIME_BLOCK))
+            more = np.frombuffer(spilled_times(work, spill), TIME_BLOCK)
+            if len(more):  # a build that was killed may have published them already
+                blocks = blocks[blocks["position"] < more["position"][0]]
+            blocks = join_time_blocks(blocks, more)
         with disk.create(folder / name, 0, reserve=False) as file:
             file.write(blocks.tobytes(), 0)
             file.flush()

@@ -1,0 +1,278 @@
+"""Build: what was left behind, lost or changed between two builds. The next one equals one from scratch."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import whence
+from tests.crash.checks import check_answers
+from tests.pipeline.test_build import (
+    SMALL,
+    DyingDisk,
+    DyingRunner,
+    Killed,
+    OneByOne,
+    build,
+    grow,
+    published,
+    short_stretches,
+    unflushed,
+)
+from tests.reference import Record
+from tests.store_maker import log_bytes, make_store, message, place
+from whence.errors import CorruptError
+from whence.files.disk import Disk
+from whence.pipeline.build import Build, BuildPlace, BuildSettings
+from whence.store.commit_log import CommitLog
+from whence.store.index_file import Shape
+from whence.store.sidecar import read_sidecar
+
+__all__ = ["short_stretches", "unflushed"]
+pytestmark = pytest.mark.usefixtures("short_stretches")
+
+
+def records(count: int, *, prefix: str = "k", bare: bool = False) -> list[Record]:
+    return [
+        message(
+            keys="" if bare else f"{prefix}{number} {prefix}",
+            tags="" if bare else "t",
+            topic="TU"[number % 2],
+            queue=number % 3,
+            at=number,
+        )
+        for number in range(count)
+    ]
+
+
+def begin_store(folder: Path, messages: list[Record]) -> Path:
+    """A store of which there is the log alone."""
+    (folder / "commitlog").mkdir(parents=True)
+    grow(folder, messages)
+    return folder
+
+
+def try_build(
+    store: Path,
+    sidecar: Path,
+    runner: OneByOne | None = None,
+    disk: Disk | None = None,
+    root: Path | None = None,
+    **settings,
+) -> bool:
+    """Build; whether it got to its end."""
+    sidecar.mkdir(exist_ok=True)
+    log = CommitLog(store / "commitlog")
+    given = BuildSettings(jobs=5, **SMALL | settings)
+    try:
+        place = BuildPlace(sidecar, root or sidecar)
+        Build(log, place, given, read_sidecar(sidecar), runner or OneByOne(), disk or Disk()).run()
+    except Killed:
+        return False
+    finally:
+        log.close()
+    return True
+
+
+def check_answered(store: Path, sidecar: Path, messages: list[Record]) -> None:
+    with whence.open(store, out=sidecar) as opened:
+        check_answers(opened, place(messages), Random(1), keys_asked=30)
+
+
+def check_as_new(store: Path, sidecar: Path, scratch: Path) -> None:
+    """What is published is what a build from scratch publishes."""
+    build(store, scratch, jobs=3, **SMALL)
+    assert published(sidecar) == published(scratch)
+    shutil.rmtree(scratch)
+
+
+# What a reader sees while a build publishes
+
+
+def first_build(store: Path, sidecar: Path) -> None:
+    grow(store, records(60))
+
+
+def more_messages(store: Path, sidecar: Path) -> None:
+    grow(store, records(40))
+    try_build(store, sidecar)
+    grow(store, records(60))
+
+
+def build_anew(store: Path, sidecar: Path) -> None:
+    grow(store, records(60))
+    try_build(store, sidecar)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "settings"),
+    [
+        (first_build, {}),
+        (more_messages, {}),
+        (build_anew, {"rebuild": True, "shape": Shape(12, 19), "queue_file_size": 400}),  # index files of one length
+    ],
+)
+def test_a_reader_gets_full_answers_wherever_a_build_was_killed_while_it_published(tmp_path, prepare, settings):
+    messages = records(60)
+    for left in range(10_000):
+        store, sidecar = tmp_path / f"{left}/store", tmp_path / f"{left}/sidecar"
+        begin_store(store, messages)
+        prepare(store, sidecar)
+        is_done = try_build(store, sidecar, disk=DyingDisk(left), **settings)
+        check_answered(store, sidecar, messages)
+        if is_done:
+            break
+        shutil.rmtree(tmp_path / str(left))
+    assert left > 10
+
+
+def test_a_reader_gets_full_answers_wherever_a_build_in_place_was_killed(tmp_path):
+    """The store has a broker's index and queues, whose files go one by one."""
+    messages = records(60)
+    for left in range(10_000):
+        store, sidecar = tmp_path / f"{left}/store", tmp_path / f"{left}/sidecar"
+        make_store(store, messages)
+        is_done = try_build(store, sidecar, disk=DyingDisk(left), root=store)
+        check_answered(store, sidecar, messages)
+        if is_done:
+            break
+        shutil.rmtree(tmp_path / str(left))
+    assert left > 10
+
+
+# What a killed build left
+
+
+@pytest.mark.parametrize("bare", [False, True])
+@pytest.mark.parametrize(("first", "second", "third"), [(50, 51, 60), (19, 40, 90)])
+def test_a_log_that_grew_twice_while_a_build_was_killed_is_built_as_from_scratch(
+    tmp_path, bare, first, second, third
+):
+    messages = records(third, bare=bare)
+    for left in range(10_000):
+        folder = tmp_path / str(left)
+        store, sidecar = begin_store(folder / "store", messages[:first]), folder / "sidecar"
+        try_build(store, sidecar)
+        grow(store, messages[:second])
+        is_done = try_build(store, sidecar, disk=DyingDisk(left))
+        grow(store, messages[:third])
+        try_build(store, sidecar)
+        check_as_new(store, sidecar, folder / "new")
+        shutil.rmtree(folder)
+        if is_done:
+            break
+
+
+def test_time_blocks_that_a_killed_build_published_are_not_made_twice(tmp_path):
+    messages = [message(at=number * 7 % 1000, body=bytes(1500)) for number in range(240)]
+
+    def grow_long(count: int) -> None:
+        for name, data in log_bytes(place(messages[:count], file_size=1 << 20), file_size=1 << 20).items():
+            (tmp_path / "store/commitlog" / name).write_bytes(data)
+
+    (tmp_path / "store/commitlog").mkdir(parents=True)
+    store, sidecar = tmp_path / "store", tmp_path / "sidecar"
+    for left in range(10_000):
+        shutil.rmtree(sidecar, ignore_errors=True)
+        grow_long(50)
+        try_build(store, sidecar)
+        grow_long(120)
+        is_done = try_build(store, sidecar, disk=DyingDisk(left))
+        grow_long(240)
+        try_build(store, sidecar)
+        check_as_new(store, sidecar, tmp_path / "new")
+        if is_done:
+            break
+
+
+@pytest.mark.parametrize("left", [1, 4, 8, 12])
+def test_what_a_killed_build_took_from_a_log_that_was_written_anew_counts_for_nothing(tmp_path, left):
+    store, sidecar = begin_store(tmp_path / "store", records(60)), tmp_path / "sidecar"
+    assert not try_build(store, sidecar, DyingRunner(left))
+    others = records(60, prefix="x")
+    grow(store, others)
+    try_build(store, sidecar)
+    check_as_new(store, sidecar, tmp_path / "new")
+    check_answered(store, sidecar, others)
+
+
+@pytest.mark.parametrize("ending", ["json", "made"])
+def test_notes_that_a_power_failure_emptied_count_for_nothing(tmp_path, ending):
+    store, sidecar = begin_store(tmp_path / "store", records(60)), tmp_path / "sidecar"
+    assert not try_build(store, sidecar, DyingRunner(12))
+    notes = list(sidecar.rglob(f"*.{ending}"))
+    for note in notes:
+        note.write_bytes(b"")
+    assert notes
+    try_build(store, sidecar)
+    check_as_new(store, sidecar, tmp_path / "new")
+
+
+@pytest.mark.parametrize("left", [2, 6, 12, 18])
+def test_what_a_killed_build_published_may_be_removed(tmp_path, left):
+    store, sidecar = begin_store(tmp_path / "store", records(60)), tmp_path / "sidecar"
+    assert not try_build(store, sidecar, disk=DyingDisk(left))
+    for path in list(sidecar.iterdir()):
+        if path.is_dir() and path.name != "work":
+            shutil.rmtree(path)
+    try_build(store, sidecar)
+    check_as_new(store, sidecar, tmp_path / "new")
+
+
+# What became of the log, and of what was published
+
+
+def test_a_log_file_that_is_there_again_is_indexed(tmp_path):
+    messages = records(120)
+    store, sidecar = begin_store(tmp_path / "store", messages), tmp_path / "sidecar"
+    for missing in sorted((store / "commitlog").iterdir())[:2]:
+        data = missing.read_bytes()
+        missing.unlink()
+        try_build(store, sidecar)
+        missing.write_bytes(data)
+        try_build(store, sidecar)
+        check_as_new(store, sidecar, tmp_path / "new")
+        check_answered(store, sidecar, messages)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 - 3])
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, cut])
+@pytest.mark.parametrize("kind", ["index", "times"])
+def test_files_that_cannot_be_gone_on_with_are_made_anew(tmp_path, kind: str, spoil: Callable[[Path], None]):
+    store, sidecar = begin_store(tmp_path / "store", records(40)), tmp_path / "sidecar"
+    try_build(store, sidecar)
+    for path in (sidecar / kind).iterdir():
+        spoil(path)
+    grow(store, records(70))
+    try_build(store, sidecar)
+    check_as_new(store, sidecar, tmp_path / "new")
+
+
+def test_a_queue_file_that_cannot_be_gone_on_with_is_named(tmp_path):
+    store, sidecar = begin_store(tmp_path / "store", records(40)), tmp_path / "sidecar"
+    try_build(store, sidecar)
+    path = max((sidecar / "consumequeue/T/0").iterdir())
+    cut(path)
+    grow(store, records(70))
+    with pytest.raises(CorruptError, match=f"{path}: has 97 bytes, not 200: .* build with --rebuild"):
+        try_build(store, sidecar)
+    try_build(store, sidecar, rebuild=True)
+    check_as_new(store, sidecar, tmp_path / "new")
+
+
+def test_a_foreign_file_in_a_queue_is_left_alone(tmp_path):
+    """A network disk gives files that are deleted while they are open such names."""
+    store, sidecar = begin_store(tmp_path / "store", records(40)), tmp_path / "sidecar"
+    try_build(store, sidecar)
+    foreign = sidecar / "consumequeue/T/0/zz.nfs0001"
+    foreign.write_bytes(b"foreign")
+    grow(store, records(70))
+    try_build(store, sidecar)
+    assert foreign.read_bytes() == b"foreign"
+    foreign.unlink()
+    check_as_new(store, sidecar, tmp_path / "new")
