@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from whence.errors import StoreError
     from whence.files.disk import Disk
     from whence.pipeline.build import Built
+    from whence.pipeline.repair import Repaired
     from whence.pipeline.runner import Watcher
     from whence.pipeline.session import SparkSettings
+    from whence.pipeline.verify import Verified
     from whence.store.expiry import Expired
     from whence.store.expiry_policy import ExpiryPolicy
     from whence.store.owned_store import OwnedStore
@@ -196,9 +198,7 @@ def build_store(
     from whence.pipeline.jobs import BuildOptions, build_indexes
     from whence.pipeline.session import SparkSettings
 
-    if sys.platform != "linux":
-        raise UsageError(f"whence builds indexes on Linux, not on {sys.platform}")
-    folder, _ = _store_folder(path)
+    folder = _folder_of_job(path)
     options = BuildOptions(
         out=None if out is None else _folder_of(out).absolute(),
         in_place=in_place,
@@ -210,7 +210,83 @@ def build_store(
         spark=spark or SparkSettings(),
         log_file=log_file,
     )
-    return build_indexes(folder.absolute(), options, watcher)
+    return build_indexes(folder, options, watcher)
+
+
+def verify_store(
+    path: str | Path,
+    *,
+    out: str | Path | None = None,
+    slots: int | None = None,
+    items: int | None = None,
+    dialect: str | None = None,
+    jobs: int | None = None,
+    spark: SparkSettings | None = None,
+    log_file: Path | None = None,
+    watcher: Watcher | None = None,
+) -> Verified:
+    """Hold a store's log and indexes against each other, on Spark. Nothing of it is changed.
+
+    What readers use is judged: the sidecar, in ``out`` or beside the store, or else the store's own files.
+    """
+    from whence.pipeline.session import SparkSettings
+    from whence.pipeline.verify_jobs import VerifyOptions, verify_indexes
+
+    folder = _folder_of_job(path)
+    options = VerifyOptions(
+        out=None if out is None else _folder_of(out).absolute(),
+        shape=_shape(slots, items),
+        dialect=None if dialect is None else _dialect(dialect),
+        jobs=jobs,
+        spark=spark or SparkSettings(),
+        log_file=log_file,
+    )
+    return verify_indexes(folder, options, watcher)
+
+
+def repair_store(
+    path: str | Path,
+    *,
+    out: str | Path | None = None,
+    in_place: bool = False,
+    cut_tail: bool = False,
+    dry_run: bool = False,
+    slots: int | None = None,
+    items: int | None = None,
+    dialect: str | None = None,
+    jobs: int | None = None,
+    spark: SparkSettings | None = None,
+    log_file: Path | None = None,
+    watcher: Watcher | None = None,
+) -> Repaired:
+    """Mend what :func:`verify_store` finds, on Spark: damaged files are made anew from the log.
+
+    A store that whence did not make is only read, and its sidecar gets what is right, unless ``in_place`` allows to
+    change it. ``cut_tail`` cuts off what lies behind the log's last whole record. ``dry_run`` only tells.
+    """
+    from whence.pipeline.session import SparkSettings
+    from whence.pipeline.verify_jobs import RepairOptions, repair_indexes
+
+    folder = _folder_of_job(path)
+    options = RepairOptions(
+        out=None if out is None else _folder_of(out).absolute(),
+        shape=_shape(slots, items),
+        dialect=None if dialect is None else _dialect(dialect),
+        jobs=jobs,
+        spark=spark or SparkSettings(),
+        log_file=log_file,
+        in_place=in_place,
+        cut_tail=cut_tail,
+        dry_run=dry_run,
+    )
+    return repair_indexes(folder, options, watcher)
+
+
+def _folder_of_job(path: str | Path) -> Path:
+    if sys.platform != "linux":
+        raise UsageError(f"whence builds indexes on Linux, not on {sys.platform}")
+    folder, _ = _store_folder(path)
+    return folder.absolute()
 
 
 def _policy(older_than: str, by: str) -> ExpiryPolicy:

@@ -161,6 +161,59 @@ def build(given: Namespace) -> Status:
     return Status.DONE
 
 
+def verify(given: Namespace) -> Status:
+    from whence.cli.job_bars import JobBars
+    from whence.cli.render import as_json, verified_text
+    from whence.door import verify_store
+
+    with _output(given) as screen:
+        with JobBars(quiet=given.quiet) as bars:
+            verified = verify_store(
+                given.stores[0],
+                out=given.out,
+                slots=given.slots,
+                items=given.items,
+                dialect=given.dialect,
+                jobs=given.jobs,
+                spark=options.spark_settings(given),
+                log_file=None if given.log_file is None else Path(given.log_file),
+                watcher=bars,
+            )
+        if given.json:
+            screen.line(as_json(verified.to_dict()))
+        elif not given.quiet or not verified.is_healthy:
+            verified_text(verified, screen)
+    return Status.DONE if verified.is_healthy else Status.DAMAGE
+
+
+def repair(given: Namespace) -> Status:
+    from whence.cli.job_bars import JobBars
+    from whence.cli.render import as_json, repaired_text
+    from whence.door import repair_store
+
+    with _output(given) as screen:
+        with JobBars(quiet=given.quiet) as bars:
+            repaired = repair_store(
+                given.stores[0],
+                out=given.out,
+                in_place=given.in_place,
+                cut_tail=given.cut_tail,
+                dry_run=given.dry_run,
+                slots=given.slots,
+                items=given.items,
+                dialect=given.dialect,
+                jobs=given.jobs,
+                spark=options.spark_settings(given),
+                log_file=None if given.log_file is None else Path(given.log_file),
+                watcher=bars,
+            )
+        if given.json:
+            screen.line(as_json(repaired.to_dict()))
+        elif not given.quiet or not repaired.is_healthy:
+            repaired_text(repaired, screen)
+    return Status.DONE if repaired.is_healthy else Status.DAMAGE
+
+
 def expire(given: Namespace) -> Status:
     from whence.cli.progress import Progress
     from whence.cli.render import as_json, expired_text
@@ -205,6 +258,8 @@ COMMANDS: dict[str, Command] = {
     "explain": ("the same, told step by step", options.explain_parser, explain),
     "inspect": ("print any file of a store in words", lambda: options.inspect_parser(_kinds()), inspect),
     "build": ("build the indexes of a log, on Spark", options.build_parser, build),
+    "verify": ("hold a log and its indexes against each other, on Spark", options.verify_parser, verify),
+    "repair": ("mend what verify finds", options.repair_parser, repair),
     "expire": ("let go of old log files, or move them to an archive", options.expire_parser, expire),
     "demo": ("show all this on a small store that comes with whence", options.demo_parser, demo),
 }

@@ -172,6 +172,59 @@ def build_parser() -> Parser:
     return parser
 
 
+def verify_parser() -> Parser:
+    parser = Parser(
+        "verify",
+        "Hold a store's log, index files, queues and time blocks against each other, on Spark. Every message is "
+        "looked for under each of its keys and in its queue, and every byte of the indexes is looked at. Nothing is "
+        "changed.",
+        "  whence verify /data/store\n"
+        "  whence verify /data/store --json | jq .healthy\n"
+        "  whence verify /mnt/store --out /mnt/indexes --master spark://host:7077",
+    )
+    parser.add_argument("stores", metavar="STORE", nargs=1, help="a folder that has commitlog/ in it")
+    parser.add_argument("--out", metavar="DIR", help="where whence build put the indexes, if not into STORE.whence")
+    _add_jobs(parser)
+    return parser
+
+
+def repair_parser() -> Parser:
+    parser = Parser(
+        "repair",
+        "Mend what verify finds: damaged files are made anew from the log, and put into the place of the old ones. "
+        "A store that whence did not make is only read: what is right goes to the folder beside it, STORE.whence, "
+        "where find looks first.",
+        "  whence repair /data/store --dry-run\n"
+        "  whence repair /data/store\n"
+        "  whence repair /data/store --in-place --cut-tail",
+    )
+    parser.add_argument("stores", metavar="STORE", nargs=1, help="a folder that has commitlog/ in it")
+    parser.add_argument("--dry-run", action="store_true", help="tell what is damaged, and change nothing")
+    parser.add_argument(
+        "--in-place",
+        action="store_true",
+        help="mend the store itself, also if whence did not make it; no broker may run",
+    )
+    parser.add_argument(
+        "--cut-tail",
+        action="store_true",
+        help="cut off what a crash left behind the log's last whole record; a copy of it is kept",
+    )
+    parser.add_argument("--out", metavar="DIR", help="where whence build put the indexes, if not into STORE.whence")
+    _add_jobs(parser)
+    return parser
+
+
+def _add_jobs(parser: Parser) -> None:
+    """What verify and repair share."""
+    parser.add_argument(
+        "--jobs", metavar="N", type=integer, help="into how many tasks to cut the log (default: as suits the cores)"
+    )
+    _add_store(parser)
+    add_spark(parser)
+    _add_common(parser)
+
+
 def expire_parser() -> Parser:
     parser = Parser(
         "expire",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,11 @@ from whence.lookup.answer import Answer, Receipt, message_to_dict
 
 if TYPE_CHECKING:
     from whence.pipeline.build import Built
+    from whence.pipeline.repair import Repaired
+    from whence.pipeline.verify import Verified
     from whence.store.damage import Damage
     from whence.store.expiry import Expired
+    from whence.store.findings import Finding
 
 HEADERS = (
     "stored (UTC)",
@@ -300,6 +304,69 @@ def built_text(built: Built, screen: Screen) -> None:
         topics = ", ".join(map(printable, built.without_folder[:TOPICS_SHOWN]))
         screen.paragraph(f"No folder can be named after these topics, so they have no queues: {topics}.")
     damage_text(built.damage, screen)
+
+
+def verified_text(verified: Verified, screen: Screen) -> None:
+    """What a verify found: in one line whether all is well, then what was held against what, then each place."""
+    log = f"{counted(verified.messages, 'message')} from offset {verified.from_offset} to {verified.to_offset}"
+    if verified.is_healthy:
+        screen.line(f"{screen.green('Healthy')}: log and indexes agree.")
+    else:
+        screen.line(f"{screen.red('Damaged')}: {counted(len(verified.damage) + verified.unlisted, 'finding')}.")
+    screen.line(f"log       {log}")
+    index = f"{counted(verified.files, 'file')}, {counted(verified.items, 'item')}{_badly(verified.index)}"
+    screen.line(f"index     {index}, dialect {verified.dialect}")
+    queues = f"{counted(verified.queue_count, 'queue')}, {counted(verified.entries, 'entry', 'entries')}"
+    screen.line(f"queues    {queues}{_badly(verified.queues)}")
+    screen.line(f"judged    what lies in {printable(_near(verified.root))}")
+    for habit in verified.habits:
+        screen.paragraph(f"no damage {habit}", "          ")
+    findings_text(verified.damage, screen)
+    if verified.is_badly_indexed:
+        screen.line('"whence repair" mends it; with --dry-run it only tells.')
+
+
+def _badly(counts: Mapping[Any, int]) -> str:
+    """How many of each kind, where there are some."""
+    told = [f"{count} {kind.value.replace('_', ' ')}" for kind, count in counts.items() if count]
+    return f"; {', '.join(told)}" if told else ""
+
+
+def findings_text(found: Sequence[Finding], screen: Screen) -> None:
+    """What is wrong, place by place."""
+    for finding in found[:DAMAGE_SHOWN]:
+        where = printable(f"{_near(finding.path)} at byte {finding.position}: {finding.detail}")
+        screen.paragraph(f"{screen.red(finding.kind.value)}: {where}", "    ", "  ")
+    if len(found) > DAMAGE_SHOWN:
+        screen.line(f"  ... and {len(found) - DAMAGE_SHOWN} places more; --json has them")
+
+
+def repaired_text(repaired: Repaired, screen: Screen) -> None:
+    """What a repair did, file by file, and what is left."""
+    if repaired.dry_run:
+        if not repaired.left:
+            screen.line("Nothing is damaged, so nothing would be mended.")
+            return
+        screen.line(f"{counted(repaired.found, 'finding').capitalize()}. What repair would do:")
+        repairs = Counter((finding.repair, finding.path) for finding in repaired.left)
+        for (repair, path), count in list(repairs.items())[:DAMAGE_SHOWN]:
+            what = printable(f"{_near(path)} ({counted(count, 'finding')}): {repair}")
+            screen.paragraph(what, "    ", "  ")
+        if len(repairs) > DAMAGE_SHOWN:
+            screen.line(f"  ... and {counted(len(repairs) - DAMAGE_SHOWN, 'file')} more; --json has them")
+        screen.line("This was a dry run: nothing was changed.")
+        return
+    if not repaired.found:
+        screen.line("Nothing is damaged, so nothing was mended.")
+        return
+    for each in repaired.mended[:DAMAGE_SHOWN]:
+        screen.line(f"  {each.what:8}{printable(_near(Path(each.path)))}")
+    if len(repaired.mended) > DAMAGE_SHOWN:
+        screen.line(f"  ... and {counted(len(repaired.mended) - DAMAGE_SHOWN, 'file')} more; --json has them")
+    screen.line(f"{counted(repaired.found, 'finding').capitalize()}, {counted(len(repaired.mended), 'file')} mended.")
+    if repaired.left:
+        screen.line(f"{screen.red('Left')}: {counted(len(repaired.left), 'finding')}.")
+        findings_text(repaired.left, screen)
 
 
 def _near(path: Path) -> str:

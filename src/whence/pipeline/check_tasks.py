@@ -54,10 +54,6 @@ class IndexCheckTask:
     is_live: bool
     is_exact: bool
 
-    @property
-    def item_count(self) -> int:
-        return sum(part.count for part in self.ranges)
-
 
 def check_index_task(task: IndexCheckTask) -> IndexFindings:
     """Check one index file."""

@@ -199,7 +199,7 @@ class Verify:
         self._disk.replace(self._work / TAKEN, "".join(f"{spilled.name}\n" for spilled in judged).encode())
         spilled_log = SpilledLog(self._work, judged)
         index_tasks = self._index_tasks(found, spilled_log)
-        checked = self._map("check index", check_index_task, index_tasks, lambda task: task.item_count)
+        checked = self._map("check index", check_index_task, index_tasks, lambda _: 0)
         self._add_index(found, checked)
         self._add_queues(found)
         if place.claim is not None:

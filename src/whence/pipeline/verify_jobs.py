@@ -63,6 +63,10 @@ class VerifyOptions:
     spark: SparkSettings = field(default_factory=SparkSettings)
     log_file: Path | None = None
 
+    def __post_init__(self) -> None:
+        if self.jobs is not None and self.jobs < 1:
+            raise UsageError(f"--jobs {self.jobs}: there is at least one task")
+
     @property
     def is_local(self) -> bool:
         """Whether all tasks run on this machine."""
