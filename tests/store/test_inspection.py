@@ -6,6 +6,7 @@ import random
 import shutil
 import struct
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,11 @@ import whence
 from tests.disks import UnflushedDisk
 from tests.golden import ALL, INDEX_FILES, few_fast
 from tests.store_maker import make_store, message
-from whence.errors import CorruptError, NotFoundError, StoreError, UsageError, WhenceError
+from whence.errors import CorruptError, NotFoundError, StoreError, UnsupportedError, UsageError, WhenceError
 from whence.files.mapped_file import MappedFile
 from whence.formats.rocketmq.checkpoint import Checkpoint, encode_checkpoint
 from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY, FILLER, ExtUnit, encode_ext_unit
-from whence.formats.rocketmq.index_file import ITEM, decode_items
+from whence.formats.rocketmq.index_file import ITEM, IndexHeader, decode_items
 from whence.formats.rocketmq.message import encode_blank
 from whence.formats.rocketmq.timer import (
     TIMER_UNIT,
@@ -28,7 +29,10 @@ from whence.formats.rocketmq.timer import (
     encode_timer_checkpoint,
     encode_timer_log,
 )
+from whence.formats.time_blocks import TIME_BLOCK
 from whence.store.inspection import Kind, inspect_file, kind_of_bytes, kind_of_path
+from whence.store.message_store import Dialect
+from whence.store.sidecar import Sidecar
 
 FOLDERS = {
     "commitlog": Kind.COMMIT_LOG,
@@ -74,6 +78,9 @@ def test_file_that_was_copied_away_is_known_by_its_bytes(golden, name):
         ("config/timermetrics", Kind.CONFIG),
         ("config/topics.json.bak", Kind.CONFIG),
         ("whence.json", Kind.OWNERSHIP),
+        ("sidecar.json", Kind.SIDECAR),
+        ("times/" + "0" * 20, Kind.TIME_BLOCKS),
+        ("times/readme", None),
         ("consumequeue_ext/T/0/" + "0" * 20, Kind.CONSUME_QUEUE_EXT),
         ("batchconsumequeue/T/0/" + "0" * 20, Kind.BATCH_CONSUME_QUEUE),
         ("commitlog/readme", None),
@@ -249,6 +256,125 @@ def test_what_whence_keeps_is_told_as_such(tmp_path):
     index_names = sorted(path.name for path in (tmp_path / "store" / "index").iterdir())
     assert [row["older_index_file"] for row in inspection.rows] + [facts["newest_index_name"]] == index_names
     assert facts["flushed_queues"] == facts["flushed_index"] > facts["last_record_offset"] > 0
+
+
+SIDECAR = Sidecar(
+    dialect=Dialect.V5_3,
+    slots=97,
+    items=400,
+    queue_file_size=2000,
+    indexed=((0, 65536), (131072, 200000)),
+    last_record_offset=199000,
+    last_record=b"\x01\xff" * 24,
+    index_names=tuple(f"202601011200000{number:02d}" for number in range(25)),
+    newest_header=IndexHeader(1_700_000_000_000, 1_700_000_001_000, 190000, 199000, 8, 12),
+    other_topics=("a/b",),
+    fields={"city": "get_json_object(body, '$.city')"},
+)
+
+
+def test_what_a_sidecar_claims_is_told(tmp_path):
+    SIDECAR.write(tmp_path, UnflushedDisk())
+    inspection = inspect_file(tmp_path / "sidecar.json")
+    assert "by which one sees that it is the same log" in inspection.words
+    assert inspection.facts == {
+        "dialect": "5.3",
+        "slot_capacity": 97,
+        "item_capacity": 400,
+        "queue_file_size": 2000,
+        "index_and_queues_are_in": "the sidecar",
+        "index_files": 25,
+        "last_record_offset": 199000,
+        "last_record_head": "01ff" * 24,
+        "other_topics": "a/b",
+        "indexed": [{"from_offset": 0, "to_offset": 65536}, {"from_offset": 131072, "to_offset": 200000}],
+        "newest_index": [asdict(SIDECAR.newest_header)],
+        "fields": [{"name": "city", "sql": "get_json_object(body, '$.city')"}],
+    }
+    assert [row["index_file"] for row in inspection.rows] == list(SIDECAR.index_names[:20])
+    assert inspection.next_start == 20
+    assert json.loads(json.dumps(inspection.to_dict())) == inspection.to_dict()
+
+
+def test_a_sidecar_that_has_nothing_yet_says_so(tmp_path):
+    Sidecar(Dialect.V5_5, 97, 400, 2000, in_place=True).write(tmp_path, UnflushedDisk())
+    inspection = inspect_file(tmp_path / "sidecar.json")
+    facts = inspection.facts
+    assert (facts["indexed"], facts["last_record_offset"], facts["index_files"]) == ([], None, 0)
+    assert facts["index_and_queues_are_in"] == "the store"
+    assert inspection.rows == []
+
+
+def test_a_sidecar_that_is_cut_anywhere_or_newer_is_refused_with_its_name(tmp_path):
+    SIDECAR.write(tmp_path, UnflushedDisk())
+    path = tmp_path / "sidecar.json"
+    data = path.read_bytes()
+    for size in range(len(data) - 1):
+        path.write_bytes(data[:size])
+        with pytest.raises(CorruptError, match=str(path)):
+            inspect_file(path)
+    path.write_bytes(data.replace(b'"version": 1', b'"version": 2'))
+    with pytest.raises(UnsupportedError, match=f"{path}: version 2 of kind 'rocketmq', where this whence knows 1"):
+        inspect_file(path)
+
+
+BLOCKS = np.array([(0, 5, 9), (65536, 3, 3), (200_000, -7, 2**62)], TIME_BLOCK)
+
+
+def times_file(folder: Path, data: bytes) -> Path:
+    path = folder / "times" / f"{2**20:020d}"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def test_time_blocks_show_what_each_entry_says(tmp_path):
+    path = times_file(tmp_path, BLOCKS.tobytes())
+    inspection = inspect_file(path)
+    assert inspection.facts == {
+        "begin_offset": 2**20,
+        "entries": 3,
+        "smallest_timestamp_ms": -7,
+        "largest_timestamp_ms": 2**62,
+    }
+    names = ("number", "position", "physical_offset", "block", "smallest_timestamp_ms", "largest_timestamp_ms")
+    assert [tuple(row[name] for name in names) for row in inspection.rows] == [
+        (0, 0, 2**20, 0, 5, 9),
+        (1, 65536, 2**20 + 65536, 1, 3, 3),
+        (2, 200_000, 2**20 + 200_000, 3, -7, 2**62),
+    ]
+    assert inspection.damage == []
+    assert inspect_file(path, start=1, limit=1).next_start == 2
+    elsewhere = Path(shutil.copy(path, tmp_path / "x"))
+    assert [row["physical_offset"] for row in inspect_file(elsewhere, kind="times").rows] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("entries", "damage"),
+    [
+        ([], []),
+        ([(0, 5, 9), (65535, 5, 9)], [(20, "entry 1 is of position 65535, in no later block")]),
+        ([(65536, 5, 9), (0, 5, 9), (70000, 5, 9)], [(20, "entry 1 is of position 0, in no later block")]),
+        ([(-1, 5, 9), (0, 5, 9)], [(0, "entry 0 is of position -1")]),
+        ([(0, 9, 5)], [(0, "entry 0 has smallest time 9, which is later than its largest, 5")]),
+        ([(0, 9, 5)] * 30, [(20 * number, f"entry {number}") for number in range(10)]),
+    ],
+)
+def test_entries_of_time_blocks_that_cannot_be_are_damage(tmp_path, entries, damage):
+    found = inspect_file(times_file(tmp_path, np.array(entries, TIME_BLOCK).tobytes())).damage
+    assert [(each.position, each.kind) for each in found] == [(position, "bad_times") for position, _ in damage]
+    for each, (_, detail) in zip(found, damage, strict=True):
+        assert each.detail.startswith(detail)
+
+
+def test_time_blocks_that_are_cut_anywhere_show_the_whole_entries(tmp_path):
+    data = BLOCKS.tobytes()
+    everything = inspect_file(times_file(tmp_path, data)).rows
+    for size in range(len(data)):
+        inspection = inspect_file(times_file(tmp_path, data[:size]))
+        assert inspection.rows == everything[: size // 20]
+        cut = [(size // 20 * 20, f"the last entry has {size % 20} of 20 bytes")] if size % 20 else []
+        assert [(damage.position, damage.detail) for damage in inspection.damage] == cut
 
 
 def test_abort_names_its_process(golden):

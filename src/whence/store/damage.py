@@ -16,6 +16,7 @@ class DamageKind(StrEnum):
     INDEX_NOT_USED = "index_not_used"  # an index file does not belong to this log, or is not whole
     BAD_CHAIN = "bad_chain"  # a chain of an index file has a link that cannot be
     BAD_QUEUE = "bad_queue"  # a ConsumeQueue's entry does not lead to its message
+    BAD_TIMES = "bad_times"  # an entry of time blocks cannot be right
 
     @property
     def hides_messages(self) -> bool:

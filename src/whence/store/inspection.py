@@ -1,4 +1,4 @@
-"""Inspection: what one file of a RocketMQ store is and says, as plain data.
+"""Inspection: what one file of a RocketMQ store, or of what whence keeps beside it, is and says, as plain data.
 
 The kind of a file is told by its path, as the broker lays a store out, else by its bytes. No file is read whole:
 all is looked at through a map, and rows are made only of what was asked for.
@@ -54,7 +54,9 @@ class Kind(StrEnum):
     TIMER_WHEEL = "timerwheel"
     TIMER_LOG = "timerlog"
     TIMER_CHECKPOINT = "timercheck"
-    OWNERSHIP = "whence.json"  # whence's own
+    OWNERSHIP = "whence.json"  # this and what follows is whence's own
+    SIDECAR = "sidecar.json"
+    TIME_BLOCKS = "times"
 
 
 Row = dict[str, Any]
@@ -178,7 +180,13 @@ def inspect_file(
 
 def _inspector(kind: Kind) -> Inspector:
     """What makes the inspection; the modules of the larger files are loaded when they are needed."""
-    from whence.store import index_inspection, log_inspection, queue_inspection, timer_inspection
+    from whence.store import (
+        index_inspection,
+        log_inspection,
+        queue_inspection,
+        sidecar_inspection,
+        timer_inspection,
+    )
 
     inspectors: dict[Kind, Inspector] = {
         Kind.COMMIT_LOG: log_inspection.commit_log,
@@ -194,6 +202,8 @@ def _inspector(kind: Kind) -> Inspector:
         Kind.TIMER_LOG: timer_inspection.timer_log,
         Kind.TIMER_CHECKPOINT: _timer_checkpoint,
         Kind.OWNERSHIP: _ownership,
+        Kind.SIDECAR: sidecar_inspection.sidecar,
+        Kind.TIME_BLOCKS: sidecar_inspection.time_blocks,
     }
     return inspectors[kind]
 
@@ -211,9 +221,9 @@ def _a_file_in(folder: Path) -> str:
 
 
 def kind_of_path(path: Path) -> Kind | None:
-    """What a file is if it lies where a broker puts it; None if its place says nothing."""
+    """What a file is if it lies where a broker or whence puts it; None if its place says nothing."""
     name, folder = path.name, path.parent.name
-    if name in ("checkpoint", "abort", "lock", "timercheck", "timerwheel", "whence.json"):
+    if name in ("checkpoint", "abort", "lock", "timercheck", "timerwheel", "whence.json", "sidecar.json"):
         return Kind(name)
     if name.startswith("timerwheel.") and is_digits(name.removeprefix("timerwheel.")):
         return Kind.TIMER_WHEEL
@@ -223,7 +233,7 @@ def kind_of_path(path: Path) -> Kind | None:
         return Kind.INDEX_FILE
     if parse_offset_name(name) is None:
         return None
-    if folder in ("commitlog", "timerlog"):
+    if folder in ("commitlog", "timerlog", "times"):
         return Kind(folder)
     queues = path.parent.parent.parent.name
     if queues in ("consumequeue", "consumequeue_ext", "batchconsumequeue") and is_digits(folder):

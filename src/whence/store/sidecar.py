@@ -36,6 +36,7 @@ from whence.errors import CorruptError, NotFoundError, UnsupportedError
 from whence.files.disk import Disk
 from whence.files.mapped_file import read_whole
 from whence.files.names import OFFSET_MAX, is_digits
+from whence.formats.rocketmq.consume_queue import ENTRY_SIZE
 from whence.formats.rocketmq.index_file import IndexHeader
 from whence.store.commit_log import CommitLog
 from whence.store.index_file import IndexFile, Shape
@@ -117,16 +118,24 @@ def read_sidecar(folder: Path) -> Sidecar | None:
     except NotFoundError:
         return None
     try:
+        return decode_sidecar(data)
+    except FormatError as error:
+        raise error.at(path) from error
+
+
+def decode_sidecar(data: bytes) -> Sidecar:
+    """What the bytes of a ``sidecar.json`` say."""
+    try:
         document = json.loads(data)
         version, kind = document["version"], document["kind"]
-        if not isinstance(version, int) or version < 1:
+        if type(version) is not int or version < 1:
             raise ValueError(f"version {version!r}")
         if version > VERSION or kind != KIND:
             what = f"version {version!r} of kind {kind!r}, where this whence knows {VERSION} of {KIND}"
-            raise UnsupportedError(what, path=path)
+            raise UnsupportedError(what)
         return _decode(document)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptError(f"is not what whence wrote: {error!r}", path=path) from error
+        raise CorruptError(f"is not what whence wrote: {error!r}") from error
 
 
 class Claim:
@@ -161,11 +170,19 @@ def _decode(document: dict[str, Any]) -> Sidecar:
     indexed = tuple((_int(begin), _int(end)) for begin, end in document["indexed"])
     if any(begin > end for begin, end in indexed):
         raise ValueError("a stretch ends before it begins")
+    shape, queue_file_size = (
+        Shape(_int(document["slots"]), _int(document["items"])),
+        _int(document["queue_file_size"]),
+    )
+    if shape.slot_capacity < 1 or shape.item_capacity < 2 or shape.file_size >= 2**31:
+        raise ValueError(f"no index file has {shape.slot_capacity} slots and {shape.item_capacity} items")
+    if not ENTRY_SIZE <= queue_file_size < 2**31:
+        raise ValueError(f"no file of a queue has {queue_file_size} bytes")
     return Sidecar(
         dialect=Dialect(document["dialect"]),
-        slots=_int(document["slots"]),
-        items=_int(document["items"]),
-        queue_file_size=_int(document["queue_file_size"]),
+        slots=shape.slot_capacity,
+        items=shape.item_capacity,
+        queue_file_size=queue_file_size,
         indexed=indexed,
         last_record_offset=_int(last["offset"]),
         last_record=bytes.fromhex(_text(last["head"])),
