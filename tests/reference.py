@@ -8,6 +8,7 @@ what RocketMQ itself wrote and answered (``tests/golden``).
     record    Record, decode_record, encode_record, scan_log_file, read_log, crc32_by_bits
     index     IndexFileTwin (put, select as RocketMQ, with its weak points), query_offset, link_items, walk
     dispatch  index_texts, build_index, recovery_start; build_queues, encode_queue_files
+    times     time_blocks
     check     index_faults, place_entries, queue_faults
     expiry    expired_files
     answers   find, first_at_or_after, last_at_or_before (exact); offset_by_time (RocketMQ's)
@@ -877,3 +878,17 @@ def find(
             continue
         found.append(record)
     return found[::-1]
+
+
+# Time blocks
+
+
+def time_blocks(records: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """Of records (position, store time): for each 64 KiB the first position, and the smallest and largest time."""
+    blocks: dict[int, list[tuple[int, int]]] = {}
+    for position, time in records:
+        blocks.setdefault(position >> 16, []).append((position, time))
+    return [
+        (min(position for position, _ in block), min(time for _, time in block), max(time for _, time in block))
+        for _, block in sorted(blocks.items())
+    ]
