@@ -3,27 +3,32 @@
 import json
 import os
 import shlex
-import time
+
+import pytest
 
 from whence.cli.demo import unpack_sample
 
 
-def test_demo_runs_in_seconds_and_leaves_nothing(whence, tmp_path):
-    started = time.monotonic()
-    ran = whence("demo", env={"TMPDIR": str(tmp_path)})
-    assert time.monotonic() - started < 10
+@pytest.mark.slow
+def test_demo_shows_the_whole_road_and_leaves_nothing(whence, tmp_path):
+    ran = whence("demo", "--quiet", env={"TMPDIR": str(tmp_path)})
     assert (ran.status, ran.err) == (0, "")
-    assert os.listdir(tmp_path) == []
+    assert set(os.listdir(tmp_path)) <= {f"whence-{os.getuid()}"}  # compiled kernels, where there is no home
     for line in ("3 messages, newest first; more match.", "70 rejected", "Now you:", "longest chains:"):
+        assert line in ran.out
+    for line in ("Indexed 200000 messages under 800000 keys", "dangling", "1 file mended", "nothing scanned"):
         assert line in ran.out
 
 
+@pytest.mark.slow
 def test_demo_keeps_the_store_if_told_where_and_its_commands_can_be_typed(here, tmp_path):
     document = json.loads(here("demo", "--dir", tmp_path / "demo", "--json").out)
     assert document["store"] == str(tmp_path / "demo" / "store")
     unpack, *steps = document["steps"]
     assert unpack["command"] is None
     for step in steps:
+        if f"{tmp_path}/demo/store" not in (step["command"] or ""):
+            continue  # what comes later changes the answers of what was asked before
         _, *typed = shlex.split(step["command"])
         result = json.loads(here(*typed, "--json").out)
         if "receipt" in result:

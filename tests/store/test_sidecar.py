@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from whence.formats.rocketmq.index_file import IndexHeader
 from whence.store.commit_log import CommitLog
 from whence.store.index_file import IndexFile, Shape
 from whence.store.message_store import Dialect
-from whence.store.sidecar import Sidecar, decode_sidecar, is_built_by_us, other_topics, read_sidecar
+from whence.store.sidecar import Claim, Sidecar, decode_sidecar, read_sidecar
 
 SIDECAR = Sidecar(
     dialect=Dialect.V5_3,
@@ -58,7 +59,7 @@ def test_what_is_written_is_read_again(tmp_path_factory, sidecar):
 
 def test_a_folder_without_it_says_nothing(tmp_path):
     assert read_sidecar(tmp_path) is None
-    assert other_topics(tmp_path / "missing") == frozenset()
+    assert Claim(tmp_path / "missing").read() is None
 
 
 def test_it_says_how_far_the_log_is_indexed():
@@ -94,7 +95,7 @@ def test_an_index_file_is_ours_if_it_is_named_and_as_it_was_left(tmp_path):
 
     def ours(claim: Sidecar, file: IndexFile) -> bool:
         claim.write(folder, UnflushedDisk())
-        return is_built_by_us(made.folder, folder, file)
+        return claim.has_made(file, made.folder if claim.in_place else folder)
 
     assert ours(claim, first)
     assert ours(claim, last)
@@ -102,14 +103,12 @@ def test_an_index_file_is_ours_if_it_is_named_and_as_it_was_left(tmp_path):
     assert not ours(replace(claim, newest_header=IndexHeader(0, 0, 0, 0, 0, 1)), last)
     assert not ours(replace(claim, index_names=names[1:]), first)
     assert not ours(replace(claim, in_place=False), first)
-    (folder / "sidecar.json").write_bytes(b"{")
-    assert not is_built_by_us(made.folder, folder, first)
 
 
 # What whence did not write
 
 
-def written(folder) -> dict:
+def written(folder) -> dict[str, Any]:
     SIDECAR.write(folder, UnflushedDisk())
     return json.loads((folder / "sidecar.json").read_text())
 
@@ -229,7 +228,7 @@ def test_what_is_no_such_json_is_refused_with_its_name(tmp_path, data):
     (tmp_path / "sidecar.json").write_bytes(data)
     with pytest.raises(CorruptError, match=r"/sidecar\.json"):
         read_sidecar(tmp_path)
-    assert other_topics(tmp_path) == frozenset()
+    assert Claim(tmp_path).read() is None
 
 
 @pytest.mark.parametrize(

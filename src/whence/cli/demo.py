@@ -1,7 +1,7 @@
 """The demo: the commands of whence, run one after the other on two stores.
 
-    store/    what a RocketMQ 5.5.0 broker wrote; it comes with whence
-    shop/     a log that is written here, with nothing beside it: its indexes are built on Spark, broken, and mended
+store/    what a RocketMQ 5.5.0 broker wrote; it comes with whence
+shop/     a log that is written here, with nothing beside it: its indexes are built on Spark, broken, and mended
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ class _Demo:
         self._say(f"Write {MESSAGES:,} messages of a shop, and keep nothing but their log, in {shop}", None, {})
         write_log(shop)
         with open_store(shop) as store:
-            self._find(store, "No index, no queues, and yet an exact answer: the log is scanned", key="order-4711")
+            title = "No index, no queues, and yet an exact answer: the log is scanned"
+            self._find(store, title, key="order-4711", limit=2)
         if find_spec("pyspark") is None:
             self._say("The rest runs on Spark: pip install 'whence[spark]', and again", None, {})
             return
@@ -155,7 +156,7 @@ class _Demo:
             self._say("Build its indexes on Spark, on all cores", ["build", str(shop)], built.to_dict())
             self._show(built_text, built)
             with open_store(shop) as store:
-                self._find(store, "The same question: now the index answers", key="order-4711")
+                self._find(store, "The same question: now the index answers", key="order-4711", limit=2)
             path, position = break_byte(sidecar_of(shop) / "index")
             self._say(f"Break a byte: {path.name} at {position}. Does anybody notice?", ["verify", str(shop)], {})
             with JobBars(quiet=self._quiet) as bars:
@@ -167,7 +168,7 @@ class _Demo:
             self._say("Mend it: that file is made anew from the log", ["repair", str(shop)], repaired.to_dict())
             self._show(repaired_text, repaired)
         with open_store(shop) as store:
-            self._find(store, "And it is found again", key="order-4711")
+            self._find(store, "And it is found again", key="order-4711", limit=2)
 
     def _show(self, text: Callable[[Any, Screen], None], result: Any) -> None:
         if self._as_text:

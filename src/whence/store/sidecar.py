@@ -32,7 +32,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from whence.errors import CorruptError, NotFoundError, UnsupportedError
+from whence.errors import CorruptError, FormatError, NotFoundError, UnsupportedError
 from whence.files.disk import Disk
 from whence.files.mapped_file import read_whole
 from whence.files.names import OFFSET_MAX, is_digits
