@@ -288,6 +288,21 @@ def test_a_build_that_was_killed_after_any_task_is_gone_on_with(tmp_path, short_
         assert len(again.ran) == len(whole.ran) - left  # what was done is not done again
 
 
+@pytest.mark.parametrize("left", [b"", bytes(500)])
+def test_what_a_power_failure_left_of_a_stretch_is_scanned_again(tmp_path, short_stretches, left):
+    store = sample(tmp_path / "store")
+    whole = OneByOne()
+    build(store, tmp_path / "whole", whole, jobs=8, **SMALL)
+    with pytest.raises(Killed):
+        build(store, tmp_path / "sidecar", DyingRunner(5), jobs=8, **SMALL)
+    for note in sorted((tmp_path / "sidecar/work").glob("*/*.json"))[:2]:
+        note.write_bytes(left)
+    again = OneByOne()
+    build(store, tmp_path / "sidecar", again, jobs=8, **SMALL)
+    assert published(tmp_path / "sidecar") == published(tmp_path / "whole")
+    assert len(again.ran) == len(whole.ran) - 3
+
+
 def test_a_build_that_was_killed_while_it_published_is_gone_on_with(tmp_path, short_stretches):
     store = sample(tmp_path / "store")
     build(store, tmp_path / "whole", jobs=4, **SMALL)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,7 +109,7 @@ def test_an_index_file_is_ours_if_it_is_named_and_as_it_was_left(tmp_path):
 # What whence did not write
 
 
-def written(folder) -> dict[str, Any]:
+def written(folder: Path) -> dict[str, Any]:
     SIDECAR.write(folder, UnflushedDisk())
     return json.loads((folder / "sidecar.json").read_text())
 

@@ -127,7 +127,7 @@ def read_spilled(path: Path) -> Spilled:
             for each in document["damage"]
         )
         return Spilled(**document)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptError(f"is not what whence wrote: {error!r}", path=path) from error
 
 
@@ -288,7 +288,7 @@ class Spill:
             self._queues.append(rows)
             return
         first, codes = int(rows["queue_offset"][0]), _narrow(rows["tags_code"])
-        is_in_order = bool((rows["queue_offset"] == np.arange(first, first + len(rows))).all())
+        is_in_order = bool((np.diff(rows["queue_offset"]) == 1).all())
         self._queues.append(RUN.pack(0, codes.itemsize, is_in_order, len(name), queue, len(rows), first) + name)
         self._queues.append((rows["physical_offset"] - self._base_offset).astype(np.uint32))
         self._queues.append(np.ascontiguousarray(rows["size"]))
@@ -386,32 +386,36 @@ class _Chunk(NamedTuple):
 
 
 class SpilledItems:
-    """The items of one spill, to be read in order or looked up."""
+    """The items of one spill, to be read in order or looked up.
+
+    A file that is not as it was written is a FormatError, or gives wrong items; nothing outside of it is read.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self._mapped = MappedFile(folder / f"{name}.items")
         count, _, self._base_offset = _end_of(self._mapped)
         self._chunks = _rows(self._mapped, CHUNK, self._mapped.size - _END.size - count * CHUNK.itemsize, count)
+        counts = self._chunks["item_count"]
+        self._item_count = int(counts.sum(dtype=np.int64))
+        is_whole = (counts > 0) & (self._chunks["message_count"] > 0) & np.isin(self._chunks["time_size"], (4, 8))
+        is_whole &= self._chunks["first_item"] == np.cumsum(counts, dtype=np.int64) - counts
+        if not is_whole.all():
+            raise CorruptError("has chunks that do not follow each other", path=self._mapped.path)
 
     def read(self, first: int, count: int) -> Iterator[Items]:
         """Items ``first`` to ``first + count``, some at a time. The arrays are used again for the next."""
         from whence.kernels.spills import unpack_items
 
-        number = self._chunk_of(first)
         room = int(self._chunks["item_count"].max(initial=0))
         offsets, times = np.empty(room, np.int64), np.empty(room, np.int64)
         done = first
         while done < first + count:
-            if number >= len(self._chunks):
-                what = f"has no item {done}"
-                raise TruncatedError(what, position=self._mapped.size, path=self._mapped.path)
-            chunk = self._chunk(number)
+            chunk = self._chunk(self._chunk_of(done))
             unpack_items(chunk.positions, chunk.times, chunk.counts, self._base_offset, chunk.base_ms, offsets, times)
             begin = done - chunk.first_item
             wanted = slice(begin, min(len(chunk.hashes), begin + first + count - done))
             yield Items(chunk.hashes[wanted], offsets[wanted], times[wanted])
             done += wanted.stop - wanted.start
-            number += 1
 
     def of_message(self, physical_offset: int) -> MessageItems | None:
         """The items of the message at this offset; None if it has none, or is not in this spill."""
@@ -431,9 +435,13 @@ class SpilledItems:
         chunk = self._chunk(self._chunk_of(number))
         ends = np.cumsum(chunk.counts, dtype=np.int64)
         at = int(np.searchsorted(ends, number - chunk.first_item, side="right"))
-        return self._base_offset + int(chunk.positions[at]), chunk.base_ms + int(chunk.times[at])
+        time = chunk.times[at : at + 1] + np.int64(chunk.base_ms)  # in 64 bits, as it was counted
+        return self._base_offset + int(chunk.positions[at]), int(time[0])
 
     def _chunk_of(self, item: int) -> int:
+        if not 0 <= item < self._item_count:
+            what = f"has {self._item_count} items, and none of number {item}"
+            raise TruncatedError(what, position=self._mapped.size, path=self._mapped.path)
         return int(np.searchsorted(self._chunks["first_item"], item, side="right")) - 1
 
     def _chunk(self, number: int) -> _Chunk:
@@ -445,6 +453,9 @@ class SpilledItems:
         at += positions.nbytes
         times = _rows(mapped, np.dtype(f"i{chunk['time_size']}"), at, message_count)
         counts = _rows(mapped, np.dtype(np.uint16), at + times.nbytes, message_count)
+        if counts.sum(dtype=np.int64) != item_count:
+            what = f"chunk {number} has {item_count} items, and its messages have another number"
+            raise CorruptError(what, position=at + times.nbytes, path=mapped.path)
         return _Chunk(hashes, positions, times, counts, int(chunk["first_item"]), int(chunk["base_ms"]))
 
     def close(self) -> None:
@@ -467,10 +478,13 @@ def spilled_runs(folder: Path, name: str, group: int) -> Iterator[Run]:
     """The runs of one group of queues in a spill, in the order of the log. Reads nothing of other groups."""
     with MappedFile(folder / f"{name}.queues") as mapped:
         blocks, groups, base_offset = _end_of(mapped)
+        if not 0 <= group < groups:
+            what = f"has {groups} groups of queues, and none of number {group}"
+            raise CorruptError(what, position=mapped.size - _END.size, path=mapped.path)
         size = blocks * (groups + 1)
         table = _rows(mapped, np.dtype(np.int64), mapped.size - _END.size - 8 * size, size)
-        for parts in table.reshape(blocks, groups + 1):
-            at, end = int(parts[group]), int(parts[group + 1])
+        for first in range(group, size, groups + 1):
+            at, end = int(table[first]), int(table[first + 1])
             while at < end:
                 run, at = _read_run(mapped, at, base_offset)
                 yield run
@@ -480,23 +494,29 @@ def _read_run(mapped: MappedFile, at: int, base_offset: int) -> tuple[Run, int]:
     """The run at a position, and the position behind it."""
     from whence.kernels.queues import QUEUED
 
+    if not 0 <= at <= mapped.size - RUN.size:
+        raise TruncatedError("ends in a run", position=at, path=mapped.path)
     is_batch, code_size, is_in_order, topic_size, queue, count, first = RUN.unpack_from(mapped.data, at)
-    at += RUN.size
-    topic = str(mapped.data[at : at + topic_size], "utf-8")
-    at += topic_size
+    begin, at = at, at + RUN.size + topic_size
+    try:
+        topic = str(mapped.data[begin + RUN.size : at], "utf-8")
+    except UnicodeDecodeError as error:
+        raise CorruptError("has a run whose topic is no text", position=begin, path=mapped.path) from error
     if is_batch:
         rows = _rows(mapped, BATCH_ENTRY, at, count)
         return Run(topic, queue, rows), at + rows.nbytes
-    rows = np.empty(count, QUEUED)
-    columns = [("physical_offset", "u4"), ("size", "i4"), ("tags_code", f"i{code_size}")]
+    if code_size not in (4, 8):
+        raise CorruptError(f"has a run whose tags codes take {code_size} bytes", position=begin, path=mapped.path)
+    columns = {}
+    kinds = {"physical_offset": "u4", "size": "i4", "tags_code": f"i{code_size}"}
+    for field, kind in (kinds if is_in_order else kinds | {"queue_offset": "i8"}).items():
+        columns[field] = _rows(mapped, np.dtype(kind), at, count)
+        at += columns[field].nbytes
     if is_in_order:
-        rows["queue_offset"] = np.arange(first, first + count)
-    else:
-        columns.append(("queue_offset", "i8"))
-    for field, kind in columns:
-        column = _rows(mapped, np.dtype(kind), at, count)
+        columns["queue_offset"] = first + np.arange(count)
+    rows = np.empty(count, QUEUED)
+    for field, column in columns.items():
         rows[field] = column
-        at += column.nbytes
     rows["physical_offset"] += base_offset
     return Run(topic, queue, rows), at
 
@@ -510,7 +530,7 @@ def _end_of(mapped: MappedFile) -> tuple[int, int, int]:
 
 
 def _rows(mapped: MappedFile, dtype: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
-    if at < 0 or at + count * dtype.itemsize > mapped.size:
+    if at < 0 or count < 0 or at + count * dtype.itemsize > mapped.size:
         raise TruncatedError(f"has {mapped.size} bytes, and not {count} rows at {at}", position=at, path=mapped.path)
     return np.frombuffer(mapped.data, dtype, count, at)
 
