@@ -7,7 +7,7 @@ what RocketMQ itself wrote and answered (``tests/golden``).
     text      java_hash, key_hash, decode_java_utf8, decode_properties
     record    Record, decode_record, encode_record, scan_log_file, read_log, crc32_by_bits
     index     IndexFileTwin (put, select as RocketMQ, with its weak points), query_offset, link_items, walk
-    dispatch  index_texts, build_index, recovery_start; build_queues, encode_queue_files
+    dispatch  index_texts, build_index, recovery_start; build_queues, delivery_time, sort_rows, encode_queue_files
     times     time_blocks
     check     index_faults, place_entries, queue_faults
     expiry    expired_files
@@ -15,6 +15,7 @@ what RocketMQ itself wrote and answered (``tests/golden``).
 """
 
 import ipaddress
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -661,11 +662,18 @@ FILLER = Entry(0, 2**31 - 1, 0)
 
 def tags_code(record: Record) -> int:
     """Hash of the tag; in the delay topic the time at which the message is due."""
-    level = record.properties.get("DELAY")
-    if record.topic == SCHEDULE_TOPIC and level and int(level) > 0:
-        number = min(int(level), len(DELAYS_S))
-        return record.store_timestamp_ms + 1000 * DELAYS_S[number - 1]
-    return java_hash(record.tags) if record.tags else 0
+    code = java_hash(record.tags) if record.tags else 0
+    if record.topic != SCHEDULE_TOPIC:
+        return code
+    return delivery_time(record.properties.get("DELAY", ""), record.store_timestamp_ms, code)
+
+
+def delivery_time(level: str, store_timestamp_ms: int, code: int) -> int:
+    """When a message of the delay topic is due; ``code`` if its level is no number, or none above 0."""
+    number = int(level) if re.fullmatch(r"[+-]?[0-9]+", level) else 0
+    if not 0 < number < 2**31:
+        return code
+    return store_timestamp_ms + 1000 * DELAYS_S[min(number, len(DELAYS_S)) - 1]
 
 
 def build_queues(records: Iterable[Record]) -> dict[tuple[str, int], dict[int, Entry]]:
@@ -676,6 +684,15 @@ def build_queues(records: Iterable[Record]) -> dict[tuple[str, int], dict[int, E
             continue
         entry = Entry(record.physical_offset, record.size, tags_code(record))
         queues.setdefault((record.topic, record.queue), {})[record.queue_offset] = entry
+    return queues
+
+
+def sort_rows(rows: Iterable[tuple[int, ...]], owners: Sequence[int]) -> list[list[tuple[int, ...]]]:
+    """Rows (number of a queue, what becomes an entry) by the queue that owns theirs; -1 is no queue."""
+    queues: list[list[tuple[int, ...]]] = [[] for _ in owners]
+    for number, *row in rows:
+        if number != -1 and owners[number] != -1:
+            queues[owners[number]].append(tuple(row))
     return queues
 
 
