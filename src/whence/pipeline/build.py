@@ -55,6 +55,7 @@ from whence.store.index_file import Shape
 from whence.store.log_file import HEAD_SIZE
 from whence.store.log_scan import LogScan
 from whence.store.message_store import Dialect
+from whence.store.queue_files import queues_size
 from whence.store.sidecar import NO_HEADER, Sidecar
 from whence.store.spill import SPILLED_ITEM, SPILLED_MESSAGE, Recipe, Spilled, Stretch, machine_id, read_spilled
 
@@ -397,12 +398,13 @@ class Build:
         for folder in folders:
             self._disk.flush_folder(folder)
         without_folder = sorted({topic for each in made for topic in each.without_folder})
-        sidecar = self._claim(taken, names, newest, without_folder)
-        sidecar.write(self._place.sidecar, self._disk)
         kept = {target for _, target in renames}
-        skipped = len(before) - sum(1 for name in before if root / "index" / name in kept)
         if known is None:
             self._remove_others(kept)
+        size = queues_size(root) if Kind.QUEUES in self._settings.kinds else 0
+        sidecar = self._claim(taken, names, newest, without_folder, size)
+        sidecar.write(self._place.sidecar, self._disk)
+        skipped = len(before) - sum(1 for name in before if root / "index" / name in kept)
         return Built(
             files=tuple(published),
             messages=sum(spilled.message_count for spilled in taken),
@@ -418,7 +420,7 @@ class Build:
             without_folder=tuple(without_folder),
             sidecar=sidecar,
             root=root,
-            queues_size=sum(each.queues_size for each in made),
+            queues_size=size,
         )
 
     def _places(self, made: Sequence[Made]) -> _Places:
@@ -444,7 +446,12 @@ class Build:
         return place.root / "index" / name
 
     def _claim(
-        self, taken: Sequence[Spilled], names: Sequence[str], newest: IndexHeader, without_folder: Sequence[str]
+        self,
+        taken: Sequence[Spilled],
+        names: Sequence[str],
+        newest: IndexHeader,
+        without_folder: Sequence[str],
+        queues_size: int,
     ) -> Sidecar:
         """What sidecar.json is to say."""
         settings, known = self._settings, self._known
@@ -468,6 +475,7 @@ class Build:
             last_record=head,
             index_names=tuple(names),
             newest_header=newest,
+            queues_size=queues_size,
             in_place=self._place.in_place,
             other_topics=tuple(sorted({*without_folder, *(() if known is None else known.other_topics)})),
         )
@@ -514,6 +522,8 @@ def goes_on(log: CommitLog, place: BuildPlace, settings: BuildSettings, known: S
         return False
     if paths and _header_of(paths[-1]) != known.newest_header:
         return False
+    if Kind.QUEUES in settings.kinds and queues_size(place.root) < known.queues_size:
+        return False  # one is gone, or is not as it was
     if known.last_record_offset < log.begin_offset:
         return True
     base = log.base_of(known.last_record_offset)

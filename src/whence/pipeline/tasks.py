@@ -83,7 +83,6 @@ class Made:
     dropped_count: int = 0
     misplaced_count: int = 0
     without_folder: tuple[str, ...] = ()
-    queues_size: int = 0
 
 
 # -- pass one ----------------------------------------------------------------------------------------------------
@@ -204,7 +203,7 @@ def build_queues_task(task: QueueTask) -> Made:
     finally:
         builder.close()
     files = tuple(_queue_files(folder, with_sums=task.with_sums))
-    made = Made(files, built.dropped_count, built.misplaced_count, built.without_folder, builder.grown_size)
+    made = Made(files, built.dropped_count, built.misplaced_count, built.without_folder)
     return _note(task.key, work, made, disk)
 
 

@@ -7,6 +7,7 @@ written ends a queue. Physical offsets rise along it, for it is dispatched in th
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +16,12 @@ import numpy as np
 
 from whence.files.disk import ZEROS, Disk
 from whence.files.file_sequence import FileSequence
+from whence.files.folder import folders_in, is_folder
 from whence.files.plain_file import PlainFile
 from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY, FILLER
+
+QUEUES = {"consumequeue": ENTRY, "batchconsumequeue": BATCH_ENTRY}
+"""The folders of queues, and what their entries are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,21 @@ def queue_tail(folder: Path, entry: np.dtype[np.void] = ENTRY) -> QueueTail:
                 return QueueTail(base + count * entry.itemsize, last, True, files.file_size, tuple(unused))
             unused.append(file.path)
     return QueueTail(files.begin_offset, None, False, files.file_size, tuple(unused))
+
+
+def queue_folders(root: Path) -> Iterator[tuple[Path, np.dtype[np.void]]]:
+    """The folder of every queue below ``root``, and what its entries are."""
+    for kind, entry in QUEUES.items():
+        folder = root / kind
+        if is_folder(folder):
+            for topic in folders_in(folder):
+                for queue in folders_in(folder / topic):
+                    yield folder / topic / queue, entry
+
+
+def queues_size(root: Path) -> int:
+    """The size of all queues below ``root`` together."""
+    return sum(queue_tail(folder, entry).size for folder, entry in queue_folders(root))
 
 
 def cut_queue(folder: Path, physical_offset: int, disk: Disk, entry: np.dtype[np.void] = ENTRY) -> QueueCut:

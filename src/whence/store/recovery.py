@@ -16,19 +16,15 @@ Nothing here depends on how far an earlier recovery came: it may be killed at an
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
-
 from whence.errors import CorruptError, FormatError, FullError, StoreError, UsageError
 from whence.files.disk import ZEROS, Disk
-from whence.files.folder import files_in, folders_in, is_folder
+from whence.files.folder import files_in, is_folder
 from whence.files.mapped_file import MappedFile
 from whence.files.names import OFFSET_MAX, is_digits, offset_name, sidecar_of
 from whence.files.plain_file import PlainFile
-from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY
 from whence.formats.rocketmq.index_file import FIRST_ITEM, decode_items, item_position
 from whence.store.commit_log import CommitLog, is_half
 from whence.store.index_builder import BuiltFile
@@ -37,10 +33,8 @@ from whence.store.index_file import IndexFile
 from whence.store.index_proof import prove
 from whence.store.message_store import Dialect, read_checkpoint
 from whence.store.ownership import NO_INDEX, Flushed, Ownership, is_same_log
-from whence.store.queue_files import cut_queue, queue_tail
+from whence.store.queue_files import cut_queue, queue_folders, queues_size
 from whence.store.scan import Reason
-
-QUEUES = {"consumequeue": ENTRY, "batchconsumequeue": BATCH_ENTRY}
 
 
 @dataclass(slots=True)
@@ -84,7 +78,7 @@ class Recovery:
             self._end = end = self._find_end()
             self._cut_log(end)
             begin = min(self._log.begin_offset, end)
-            queues_from, queues_size = self._recover_queues(begin, end)
+            queues_from, size = self._recover_queues(begin, end)
             self._index_from = max(begin, min(self._flushed.index, end))
             kept = self._cut_index()
         finally:
@@ -93,7 +87,7 @@ class Recovery:
         flushed = replace(
             self._flushed,
             queues=queues_from,
-            queues_size=queues_size,
+            queues_size=size,
             index=self._index_from,
             index_name="" if newest is None else newest.path.name,
             index_header=NO_INDEX if newest is None else newest.header,
@@ -219,7 +213,7 @@ class Recovery:
         flushed = self._flushed
         queues_from = max(begin, min(flushed.queues, end))
         is_whole = self._is_clean and end == flushed.queues
-        size = self._queues_size() if is_whole else self._cut_queues(queues_from)
+        size = queues_size(self._folder) if is_whole else self._cut_queues(queues_from)
         if size != flushed.queues_size and queues_from > begin:
             queues_from = begin
             size = self._cut_queues(begin)
@@ -227,20 +221,10 @@ class Recovery:
 
     def _cut_queues(self, physical_offset: int) -> int:
         """Cut every queue to the entries of messages below this offset; the size of all together."""
-        return sum(cut_queue(folder, physical_offset, self._disk, entry).size for folder, entry in self._queues())
-
-    def _queues_size(self) -> int:
-        """The size of all queues together."""
-        return sum(queue_tail(folder, entry).size for folder, entry in self._queues())
-
-    def _queues(self) -> Iterator[tuple[Path, np.dtype[np.void]]]:
-        """The folder of every queue, and what its entries are."""
-        for kind, entry in QUEUES.items():
-            folder = self._folder / kind
-            if is_folder(folder):
-                for topic in folders_in(folder):
-                    for queue in folders_in(folder / topic):
-                        yield folder / topic / queue, entry
+        return sum(
+            cut_queue(folder, physical_offset, self._disk, entry).size
+            for folder, entry in queue_folders(self._folder)
+        )
 
     # -- the index -------------------------------------------------------------------------------------------
 

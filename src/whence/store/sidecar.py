@@ -16,6 +16,7 @@
     last_record                    the head of the last record before that, by which one sees that it is the same log
     index_files                    names, in order
     newest_index                   header of the last of them
+    queues_size                    how many bytes all queues had, by which one sees that none is gone
     in_place                       whether index and queues lie in the store itself
     other_topics                   those that have no queue here, since no folder can have their name
     fields                         names of indexed fields and their SQL
@@ -63,6 +64,7 @@ class Sidecar:
     last_record: bytes = b""
     index_names: tuple[str, ...] = ()
     newest_header: IndexHeader = NO_HEADER
+    queues_size: int = 0
     in_place: bool = False
     other_topics: tuple[str, ...] = ()
     fields: dict[str, str] = field(default_factory=dict)
@@ -103,6 +105,7 @@ class Sidecar:
             "last_record": {"offset": self.last_record_offset, "head": self.last_record.hex()},
             "index_files": self.index_names,
             "newest_index": asdict(self.newest_header),
+            "queues_size": self.queues_size,
             "in_place": self.in_place,
             "other_topics": self.other_topics,
             "fields": self.fields,
@@ -188,6 +191,7 @@ def _decode(document: dict[str, Any]) -> Sidecar:
         last_record=bytes.fromhex(_text(last["head"])),
         index_names=names,
         newest_header=IndexHeader(*(_int(document["newest_index"][each.name]) for each in fields(IndexHeader))),
+        queues_size=_int(document["queues_size"]),
         in_place=document["in_place"] is True,
         other_topics=tuple(map(_text, document["other_topics"])),
         fields={_text(name): _text(expression) for name, expression in document["fields"].items()},
