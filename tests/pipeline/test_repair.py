@@ -188,6 +188,7 @@ def test_what_was_built_is_as_a_fresh_build_again(built, damage):
     assert files_of(built) == log
 
 
+@pytest.mark.slow
 def test_any_changed_byte_of_a_sidecar_is_found_and_mended(built):
     sidecar = built.with_name("store.whence")
     fresh = built_files(sidecar)
@@ -317,6 +318,20 @@ def test_a_brokers_store_is_mended_itself_or_by_a_sidecar(golden, tmp_path, dama
             for name, data in healthy.items()
             if name.startswith("consumequeue/")
         }
+
+
+@for_brokers
+def test_a_store_that_was_built_in_place_is_as_it_was_again(golden, tmp_path, damage):
+    store = copy_of(golden("v5-direct"), tmp_path)
+    build_indexes(store, BuildOptions(in_place=True))
+    assert verify(store).damage == []
+    healthy = files_of(store)
+    damage(store)
+    is_grown = damage is extra_index_file or damage is FOREIGN["index file renamed"]  # as if a broker had gone on
+    assert verify(store).is_healthy is is_grown
+    assert repair(store, in_place=True).is_healthy
+    assert verify(store).damage == []
+    assert is_grown or files_of(store) == healthy
 
 
 @pytest.mark.parametrize("name", CLEAN + DIRECT + RECOVERED + DAMAGED)

@@ -22,7 +22,7 @@ from whence.formats.rocketmq.index_file import IndexHeader
 from whence.formats.time_blocks import TIME_BLOCK, join_time_blocks
 from whence.pipeline.plan import ItemRange
 from whence.pipeline.tasks import taken_names
-from whence.store.findings import Finding, FindingKind, Findings
+from whence.store.findings import LISTED_MAX, Finding, FindingKind, Findings
 from whence.store.index_check import IndexCheck, IndexFindings
 from whence.store.index_file import Shape
 from whence.store.queue_builder import BATCH_FILE_SIZE
@@ -138,12 +138,17 @@ def check_queues_task(task: QueueCheckTask) -> CheckedQueues:
                 check_of(topic, queue).put(_entries(rows), rows["queue_offset"])
     for topic, queue in task.there:
         check_of(topic, queue)
-    checked = [CheckedQueue(topic, queue, check.finish()) for (topic, queue), check in started.items()]
-    return CheckedQueues(
-        len(checked),
-        sum(each.found.entry_count for each in checked),
-        tuple(each for each in checked if not each.found.is_healthy),
-    )
+    entry_count, listed_count = 0, 0
+    damaged = []
+    for (topic, queue), check in started.items():
+        found = check.finish()
+        entry_count += found.entry_count
+        if not found.is_healthy:
+            # Where all queues are damaged, a few are told in full, and of the others the first place.
+            del found.listed[1 if listed_count >= LISTED_MAX else LISTED_MAX :]
+            listed_count += len(found.listed)
+            damaged.append(CheckedQueue(topic, queue, found))
+    return CheckedQueues(len(started), entry_count, tuple(damaged))
 
 
 def _entries(rows: NDArray[np.void]) -> NDArray[np.void]:
