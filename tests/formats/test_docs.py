@@ -1,18 +1,24 @@
 """The pages in docs/formats cannot rot: their bytes are decoded, their code is run, their tables are compared."""
 
 import doctest
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from tests.disks import UnflushedDisk
 from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY
 from whence.formats.rocketmq.index_file import HEADER, ITEM
 from whence.formats.rocketmq.message import whole_head
 from whence.formats.rocketmq.timer import TIMER_UNIT, WHEEL_SLOT
+from whence.formats.time_blocks import TIME_BLOCK
+from whence.store.message_store import Dialect
+from whence.store.sidecar import Sidecar
 
 FOLDER = Path(__file__).parents[2] / "docs" / "formats"
-PAGES = [f"{name}.md" for name in ("message", "consume-queue", "index-file", "checkpoint", "ids", "config", "timer")]
+ROCKETMQS = ("message", "consume-queue", "index-file", "checkpoint", "ids", "config", "timer")
+PAGES = [f"{name}.md" for name in (*ROCKETMQS, "time-blocks", "sidecar")]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| (\d+) \| (\w+) \| (\w+) \|", re.MULTILINE)
 
@@ -52,6 +58,7 @@ def test_what_a_page_shows_is_what_the_code_does(page):
         ("index-file.md", ITEM),
         ("timer.md", WHEEL_SLOT),
         ("timer.md", TIMER_UNIT),
+        ("time-blocks.md", TIME_BLOCK),
     ],
 )
 def test_the_tables_of_a_page_are_the_dtypes(page, dtype):
@@ -64,3 +71,16 @@ def test_the_tables_of_a_page_are_the_dtypes(page, dtype):
             tables.append([])
         tables[-1].append(row)
     assert expected in tables
+
+
+def test_every_page_is_checked():
+    assert sorted(path.name for path in FOLDER.iterdir()) == sorted(PAGES)
+
+
+def test_every_member_of_a_sidecar_is_on_its_page(tmp_path):
+    text = (FOLDER / "sidecar.md").read_text("utf-8")
+    Sidecar(Dialect.V5_5, 97, 400, 2000).write(tmp_path, UnflushedDisk())
+    (shown,) = [block for kind, block in BLOCK.findall(text) if kind == "json"]
+    members = json.loads((tmp_path / "sidecar.json").read_text())
+    assert list(json.loads(shown)) == list(members)
+    assert [member for member in members if f"`{member}`" not in text] == []
