@@ -220,6 +220,16 @@ def test_what_a_killed_build_published_may_be_removed(tmp_path, left):
     check_as_new(store, sidecar, tmp_path / "new")
 
 
+def test_index_files_that_begin_in_the_same_millisecond_do_not_take_each_others_place(tmp_path):
+    messages = [message(keys=f"k{number}", at=number // 70) for number in range(200)]
+    store, sidecar = begin_store(tmp_path / "store", messages[:30]), tmp_path / "sidecar"
+    for count in (30, 50, 95, 120, 200):
+        grow(store, messages[:count])
+        try_build(store, sidecar)
+        check_as_new(store, sidecar, tmp_path / "new")
+    check_answered(store, sidecar, messages)
+
+
 # What became of the log, and of what was published
 
 

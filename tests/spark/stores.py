@@ -74,10 +74,13 @@ def check_visible(root: Path) -> None:
         assert path.stat().st_size == SIZES.queue_file_size, path
 
 
-def check_store(store: Path, *, is_complete: bool = True, out: Path | None = None) -> None:
-    """Questions are answered as the log says; ``is_complete``: by an index of whence's own."""
+def check_store(store: Path, *, is_complete: bool = True, is_foreign: bool = False, out: Path | None = None) -> None:
+    """Questions are answered as the log says; ``is_complete``: by an index of whence's own.
+
+    ``is_foreign``: the sidecar is not that of this log, and receipts say which of its files are not used.
+    """
     records = read_store(store)
     with whence.open(store, out=out) as opened:
-        check_answers(opened, records, Random(1), keys_asked=20)
+        check_answers(opened, records, Random(1), is_left=is_foreign, keys_asked=20)
         if is_complete:
             check_index_source(opened, records)

@@ -437,13 +437,11 @@ class Build:
     def _target(self, file: MadeFile, names: list[str]) -> Path:
         """Where a file belongs. An index file is named by its first item, later than the one before it."""
         place = self._place
-        if file.header is None:
+        if file.target:
             return (place.sidecar if file.kind is Kind.TIMES else place.root) / file.target
-        name = Path(file.path).name
-        if self._known is None or name not in self._known.index_names:
-            name = index_name(file.header.begin_timestamp_ms, names[-1] if names else None, place.zone)
-            names.append(name)
-        return place.root / "index" / name
+        assert file.header is not None
+        names.append(index_name(file.header.begin_timestamp_ms, names[-1] if names else None, place.zone))
+        return place.root / "index" / names[-1]
 
     def _claim(
         self,
@@ -515,9 +513,14 @@ def goes_on(log: CommitLog, place: BuildPlace, settings: BuildSettings, known: S
     log.refresh()
     if not known.indexed or known.indexed_to < log.begin_offset or not known.is_of(log):
         return False
+    if known.indexed_to <= known.last_record_offset:
+        return False
     if any(base < known.indexed_to and not _is_in(base, known.indexed) for base in log.bases):
         return False  # a part of the log that was missing is there again
     paths = [place.root / "index" / name for name in known.index_names]
+    if place.in_place and Kind.INDEX in settings.kinds:
+        if not set(filter(is_digits, _names_in(place.root / "index"))) <= {*known.index_names}:
+            return False  # a broker has gone on
     if not all(_size_of(path) == known.shape.file_size for path in paths):
         return False
     if paths and _header_of(paths[-1]) != known.newest_header:

@@ -29,6 +29,7 @@ from whence.store.sidecar import Sidecar, read_sidecar
 from whence.store.topic_table import TopicTable
 
 QUEUE_FILE_SIZE = Settings().queue_file_size
+COUNT_MAX = 2**31 - 1  # of slots and items
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +94,17 @@ def locked(path: Path, folder: Path) -> Iterator[None]:
 def _known(sidecar: Path) -> Sidecar | None:
     """What an earlier build said. What cannot be understood counts for nothing: all is built anew."""
     try:
-        return read_sidecar(sidecar)
+        known = read_sidecar(sidecar)
     except CorruptError:
         return None
+    if (
+        known is not None
+        and 0 < known.slots <= COUNT_MAX
+        and 1 < known.items <= COUNT_MAX
+        and known.queue_file_size > 0
+    ):
+        return known
+    return None
 
 
 def _settings(

@@ -61,8 +61,8 @@ class Kind(StrEnum):
 class MadeFile:
     """One file that a task made, complete and flushed, at ``path`` in the work folder.
 
-    ``target`` is its place below index/, consumequeue/, batchconsumequeue/ or times/; an index file's is "": its name
-    depends on those before it.
+    ``target`` is its place in the sidecar or the store; that of a new index file is "": its name depends on those
+    before it.
     """
 
     kind: Kind
@@ -152,7 +152,7 @@ def build_index_task(task: IndexTask) -> Made:
     made = MadeFile(
         Kind.INDEX,
         str(built.path),
-        "",
+        f"index/{Path(task.goes_on_with).name}" if task.goes_on_with else "",
         header.next_item - 1,
         header.begin_physical_offset,
         header.end_physical_offset,
