@@ -37,23 +37,27 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 RUN_MAX = 32_768  # items that one message can have, about
+LOST = -1
+SPARE = 100
+SPARSE = 3  # a file has one of so many items of its part at least, and SPARE: tags may be left out
 
 
 @dataclass(frozen=True, slots=True)
 class FileEnds:
     """What an index file tells of itself, without a look at what lies between its ends.
 
-    ``header`` None: it cannot be read, or has another size than its shape asks for. Offsets are those of the first
-    and the last item, counts those of the items beside them that have the same one.
+    ``header`` None: it cannot be read, or has another size than its shape asks for. Offsets are those of the first,
+    the middle and the last item, LOST if that is all zero; counts those of the items beside that have the same one.
     """
 
     path: Path
     shape: Shape
     header: IndexHeader | None = None
-    first_offset: int = -1
-    first_hash: int = -1
+    first_offset: int = LOST
+    first_hash: int = LOST
     first_count: int = 0
-    last_offset: int = -1
+    middle_offset: int = LOST
+    last_offset: int = LOST
     last_count: int = 0
 
     @property
@@ -116,14 +120,19 @@ def read_ends(path: Path, shape: Shape) -> FileEnds:
                 path,
                 shape,
                 header,
-                int(first["physical_offset"][0]),
+                _offset_of(items[0]),
                 int(first["key_hash"][0]),
                 _run(first["physical_offset"]),
-                int(last["physical_offset"][0]),
+                _offset_of(items[count // 2]),
+                _offset_of(items[-1]),
                 _run(last["physical_offset"]),
             )
     except (FormatError, StoreError):
         return FileEnds(path, shape)
+
+
+def _offset_of(item: np.void) -> int:
+    return int(item["physical_offset"]) if any(item.tobytes()) else LOST
 
 
 def _run(offsets: NDArray[np.int64]) -> int:
@@ -172,7 +181,7 @@ def plan_parts(
             header, is_known = _end_at(log, first - 1), True
         is_newest = number + 1 == len(spans)
         parts.append(IndexPart(file, first, behind, begun, header, is_known, is_newest))
-        if file.item_count or behind > first:
+        if (file.item_count or behind > first) and (before is None or behind >= before[1]):
             before = (file, behind)
     return parts
 
@@ -180,18 +189,17 @@ def plan_parts(
 def _exact_spans(files: Sequence[_Placed], item_count: int) -> list[_Span]:
     """The parts of files that whence made, each full but the last: they follow on each other as their names do.
 
-    A file that does not begin where the one before ends is damaged, or has another's name.
+    So a file that has another's part is damaged. Where one ends and the next begins at the same item, they are right.
     """
     spans, at = [], 0
     for number, placed in enumerate(files):
-        behind = placed.behind
-        if placed.first != at or behind is None:
-            later = [other.first for other in files[number + 1 :] if other.first is not None and other.first > at]
-            behind = min([at + placed.file.shape.item_capacity - FIRST_ITEM, item_count, *later[:1]])
+        behind = min(at + placed.file.shape.item_capacity - FIRST_ITEM, item_count)
         if number + 1 == len(files):
             behind = item_count
-        spans.append((placed.file, at, max(behind, at), 0))
-        at = max(behind, at)
+        elif placed.behind is not None and placed.behind == files[number + 1].first:
+            behind = max(placed.behind, at)  # what the log lost since is in neither of them
+        spans.append((placed.file, at, behind, 0))
+        at = behind
     return spans
 
 
@@ -219,13 +227,24 @@ def _place(file: FileEnds, log: SpilledLog, begin_offset: int) -> _Placed:
     if not file.item_count:
         return _Placed(file, None, None)
     first, behind = _number_of_first(file, log, begin_offset), _number_behind_last(file, log, begin_offset)
-    if first is not None and behind is not None and first > behind:
-        return _Placed(file, None, None)
+    if first is not None and behind is not None and not _is_span(first, behind, file.item_count):
+        # One of them leads to a message of quite another part.
+        items = log.of_message(file.middle_offset)
+        if items is None:
+            return _Placed(file, None, None)
+        half = file.item_count // 2
+        first = first if _is_span(first, items.first, half) else None
+        behind = behind if _is_span(items.first, behind, half) else None
     if first is None and behind is not None:
         first = max(behind - file.item_count, 0)
     elif behind is None and first is not None:
         behind = min(first + file.item_count, log.item_count)
     return _Placed(file, first, behind)
+
+
+def _is_span(first: int, behind: int, item_count: int) -> bool:
+    """Whether so many items can be those of a file's part."""
+    return 0 <= behind - first <= SPARSE * item_count + SPARE
 
 
 def _number_of_first(file: FileEnds, log: SpilledLog, begin_offset: int) -> int | None:
@@ -234,11 +253,13 @@ def _number_of_first(file: FileEnds, log: SpilledLog, begin_offset: int) -> int 
     items = log.of_message(file.first_offset)
     if items is None:
         return None
-    for count in (len(items.key_hashes), _required(items)):
-        skipped = count - file.first_count
-        if 0 < skipped < count and _hash(items, skipped) == file.first_hash:
-            return items.first + skipped
-    return items.first
+    if file.first_count >= len(items.key_hashes):
+        return items.first
+    # It has the last ones of them, mostly; or the first ones, where others may be left out.
+    rest, required = (count - file.first_count for count in (len(items.key_hashes), _required(items)))
+    tried = [rest, max(required, 0), *range(len(items.key_hashes))]
+    skipped = next((number for number in tried if _hash(items, number) == file.first_hash), 0)
+    return items.first + skipped
 
 
 def _number_behind_last(file: FileEnds, log: SpilledLog, begin_offset: int) -> int | None:

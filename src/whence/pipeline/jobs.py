@@ -69,7 +69,7 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
         store = stack.enter_context(MessageStore(folder, options.shape, options.dialect, log_folders))
         known = _known(sidecar)
         settings = _settings(store, options, known, ownership)
-        place = BuildPlace(sidecar, folder if in_place else sidecar, zone_of(store) if in_place else UTC)
+        place = BuildPlace(sidecar, folder if in_place else sidecar, _zone(store) if in_place else UTC)
         if known is not None and goes_on(store.commit_log, place, settings, known):
             if store.commit_log.end_offset(boundary=known.indexed_to) == known.indexed_to:
                 return nothing_built(place, known)
@@ -155,7 +155,7 @@ def _shown_queue_size(folder: Path) -> int:
     return QUEUE_FILE_SIZE
 
 
-def zone_of(store: MessageStore) -> tzinfo | None:
+def _zone(store: MessageStore) -> tzinfo | None:
     """The zone in which a store's index files are named; None for this machine's."""
     for file in reversed(store.index.files):
         try:

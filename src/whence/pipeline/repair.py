@@ -11,7 +11,6 @@ import filecmp
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -96,7 +95,6 @@ class Repair:
         runner: Runner,
         work: Path,
         disk: Disk,
-        zone: tzinfo | None = UTC,
     ) -> None:
         self._log = log
         self._log_folders = tuple(map(str, log_folders))
@@ -105,7 +103,6 @@ class Repair:
         self._runner = runner
         self._work = work
         self._disk = disk
-        self._zone = zone
         self._mended: list[Mended] = []
 
     def run(self, found: Verified) -> list[Mended]:
@@ -175,18 +172,21 @@ class Repair:
         )
 
     def _put_index_files(self, path: Path, files: Sequence[RebuiltFile], names: set[str]) -> None:
-        """Put files into the place of one; if there are more, they are named as if they were made behind it."""
-        name = path.name
+        """Put files into the place of one. Where there are more, their names follow on its name."""
         for number, file in enumerate(files):
             if number:
-                later = [other for other in names if other > name]
-                after, name = name, index_name(file.header.begin_timestamp_ms, name, self._zone)
-                if later and name >= min(later):
-                    name = index_name(0, after, self._zone)
-                    if name >= min(later):
-                        raise StoreError(f"{path}: between it and {min(later)} no index file can be named")
-            names.add(name)
-            self._put(Path(file.path), path.with_name(name))
+                path = path.with_name(index_name(0, path.name))
+                self._make_room(path, names)
+            names.add(path.name)
+            self._put(Path(file.path), path)
+
+    def _make_room(self, path: Path, names: set[str]) -> None:
+        """Give an index file that has this name, and those directly behind it, the next one."""
+        if path.name in names:
+            later = path.with_name(index_name(0, path.name))
+            self._make_room(later, names)
+            self._disk.rename(path, later)
+            names.add(later.name)
 
     # -- queues ----------------------------------------------------------------------------------------------------
 

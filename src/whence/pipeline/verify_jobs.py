@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY
 from whence.formats.rocketmq.index_file import HEADER_SIZE, IndexHeader, decode_header
 from whence.pipeline.build import QUEUE_FOLDERS
 from whence.pipeline.index_parts import read_ends
-from whence.pipeline.jobs import BuildOptions, build_indexes, locked, zone_of
+from whence.pipeline.jobs import BuildOptions, build_indexes, locked
 from whence.pipeline.repair import Mended, Repair, Repaired
 from whence.pipeline.runner import Runner, Watcher
 from whence.pipeline.session import SparkSettings, open_session
@@ -129,11 +128,13 @@ def repair_indexes(folder: Path, options: RepairOptions, watcher: Watcher | None
             elif not is_built_anew:
                 repaired.left += found.checkpoint_findings
         if is_built_anew:
-            repaired.mended += _build_anew(folder, options, watcher, in_place=judged.is_built_in_place)
+            repaired.mended += _build_anew(folder, options, found, watcher, in_place=judged.is_built_in_place)
         return repaired
 
 
-def _build_anew(folder: Path, options: RepairOptions, watcher: Watcher | None, *, in_place: bool) -> list[Mended]:
+def _build_anew(
+    folder: Path, options: RepairOptions, found: Verified, watcher: Watcher | None, *, in_place: bool
+) -> list[Mended]:
     built = build_indexes(
         folder,
         BuildOptions(
@@ -141,7 +142,7 @@ def _build_anew(folder: Path, options: RepairOptions, watcher: Watcher | None, *
             in_place=in_place,
             rebuild=True,
             shape=options.shape,
-            dialect=options.dialect,
+            dialect=options.dialect or found.dialect,
             jobs=options.jobs,
             spark=options.spark,
             log_file=options.log_file,
@@ -239,12 +240,23 @@ class Judged:
             shape, dialect, queue_file_size = claim.shape, claim.dialect, claim.queue_file_size
         return VerifySettings(
             shape=shape,
-            dialect=dialect or self._store.dialect(),
+            dialect=dialect or self._shown_dialect(),
             queue_file_size=queue_file_size,
             batch_topics=TopicTable(self._store.folder, Disk(), now_ms).batch_topics(),
             jobs=options.jobs,
             is_local=options.is_local,
         )
+
+    def _shown_dialect(self) -> Dialect:
+        """The version that a broker's index shows, in a file that is not damaged."""
+        while True:
+            try:
+                return self._store.dialect()
+            except CorruptError as error:
+                damaged = [file for file in self._store.index.files if str(file.path) == error.path]
+                if not damaged:
+                    raise
+                self._store.index.distrust(damaged[0], error)
 
     # -- repair ----------------------------------------------------------------------------------------------------
 
@@ -267,8 +279,7 @@ class Judged:
 
     def mend(self, found: Verified, runner: Runner, work: Path, disk: Disk) -> list[Mended]:
         """Mend what is judged, file by file."""
-        zone = UTC if self._place.is_sidecar else zone_of(self._store)
-        repair = Repair(self._log, self._log_folders, self._place, self._settings(), runner, work, disk, zone)
+        repair = Repair(self._log, self._log_folders, self._place, self._settings(), runner, work, disk)
         mended = repair.run(found)
         if mended and self._ownership is not None:
             mended += self._note(self._ownership, disk)
