@@ -79,6 +79,7 @@ def found(stretch: Stretch) -> Spilled:
         ends_bare=False,
         is_log_end=stretch.is_last,
         damage=(),
+        holes=(),
         machine="01234567-0123-0123-0123-0123456789ab",
     )
 

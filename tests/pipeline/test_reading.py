@@ -63,3 +63,22 @@ def test_a_sidecar_of_another_log_is_not_used(tmp_path):
             answer = store.find(key=f"k{number}", topic="T")
             assert len(answer) == 1
             assert answer.receipt.index_source == "none"
+
+
+def test_a_key_of_a_record_that_the_build_could_not_read_is_not_denied(tmp_path):
+    made = make_store(tmp_path / "store", orders(120), queues=False, indexed=0)
+    lost = made.records[20]
+    path = made.log_files[0]
+    data = bytearray(path.read_bytes())
+    data[lost.physical_offset + 90] ^= 1  # in its body: the checksum does not fit
+    path.write_bytes(data)
+    built = build(made.folder, sidecar_of(made.folder), **SMALL)
+    assert [damage.kind.value for damage in built.damage] == ["bad_record"]
+    with open_store(made.folder) as store:
+        answer = store.find(key="k20", topic="T")
+        assert len(answer) == 0
+        assert (answer.receipt.complete, answer.receipt.why_empty) == (False, "damaged")
+        answer = store.find(key="k21", topic="U")
+        assert len(answer) == 1
+        assert lost.size <= answer.receipt.scanned_bytes <= 3 * lost.size
+    assert build(made.folder, sidecar_of(made.folder), **SMALL).messages == 0

@@ -32,7 +32,7 @@ from whence.formats.rocketmq.consume_queue import ENTRY_SIZE
 from whence.formats.rocketmq.index_file import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, IndexHeader, decode_header
 from whence.formats.time_blocks import TIME_BLOCK
 from whence.pipeline.plan import plan_index
-from whence.pipeline.scanning import cut_stretches, scan_stretches
+from whence.pipeline.scanning import cut_stretches, indexed_stretches, scan_stretches
 from whence.pipeline.tasks import (
     TAKEN,
     IndexTask,
@@ -389,7 +389,9 @@ class Build:
             for file, (_, target) in zip(_files(made), renames, strict=True)
         ]
         folders: dict[Path, None] = {}
-        for path, target in renames:
+        # Where a build goes on is told by the newest index file: while it is as it was, the next one goes on, too.
+        last = [] if known is None or not known.index_names else [root / "index" / known.index_names[-1]]
+        for path, target in sorted(renames, key=lambda rename: rename[1] in last):
             if target.parent not in folders:
                 self._disk.make_folder(target.parent)
                 folders[target.parent] = None
@@ -454,14 +456,13 @@ class Build:
         """What sidecar.json is to say."""
         settings, known = self._settings, self._known
         end = taken[-1].end_offset if taken else self._from
-        begin = self._from if known is None else known.indexed[0][0]
-        indexed, at = [], begin
-        for gap_begin, gap_end, _ in self._log.gaps(end):
-            if at < gap_begin:
-                indexed.append((at, gap_begin))
-            at = max(at, gap_end)
-        if at < end:
-            indexed.append((at, end))
+        holes = [hole for spilled in taken for hole in spilled.holes]
+        indexed = indexed_stretches(self._log, self._from, end, holes)
+        if known is not None:
+            before = list(known.indexed)
+            if indexed and before[-1][1] == indexed[0][0]:
+                indexed[0] = (before.pop()[0], indexed[0][1])
+            indexed = before + indexed
         last, head = self._last_record(taken)
         return Sidecar(
             dialect=settings.dialect,
@@ -515,7 +516,8 @@ def goes_on(log: CommitLog, place: BuildPlace, settings: BuildSettings, known: S
         return False
     if known.indexed_to <= known.last_record_offset:
         return False
-    if any(base < known.indexed_to and not _is_in(base, known.indexed) for base in log.bases):
+    size = log.file_size
+    if any(base < known.indexed_to and not _meets(base, base + size, known.indexed) for base in log.bases):
         return False  # a part of the log that was missing is there again
     paths = [place.root / "index" / name for name in known.index_names]
     if place.in_place and Kind.INDEX in settings.kinds:
@@ -569,8 +571,9 @@ def _size(stretch: Stretch) -> int:
     return stretch.to_offset - stretch.from_offset
 
 
-def _is_in(offset: int, stretches: Sequence[tuple[int, int]]) -> bool:
-    return any(begin <= offset < end for begin, end in stretches)
+def _meets(from_offset: int, to_offset: int, stretches: Sequence[tuple[int, int]]) -> bool:
+    """Whether something of ``[from_offset, to_offset)`` is in one of the stretches."""
+    return any(begin < to_offset and from_offset < end for begin, end in stretches)
 
 
 def _size_of(path: Path) -> int:

@@ -28,7 +28,7 @@ from whence.pipeline.repair_tasks import (
     rebuild_index_task,
     rebuild_queues_task,
 )
-from whence.pipeline.scanning import SpilledLog
+from whence.pipeline.scanning import SpilledLog, indexed_stretches
 from whence.pipeline.tasks import TimesTask, build_times_task, own_name
 from whence.pipeline.verify import (
     REPAIR_EXTRA,
@@ -36,7 +36,6 @@ from whence.pipeline.verify import (
     VerifyPlace,
     VerifySettings,
     digit_names,
-    indexed_stretches,
     usual_queue_size,
 )
 from whence.store.commit_log import CommitLog
@@ -114,7 +113,7 @@ class Repair:
             if finding.repair == REPAIR_EXTRA:
                 self._remove(finding.path)
         if self._place.claim is not None and (self._mended or found.claim_findings):
-            self._write_claim()
+            self._write_claim(found)
         if found.checkpoint_findings:
             self._write_checkpoint(found)
         return self._mended
@@ -239,12 +238,12 @@ class Repair:
             self._put(Path(file.path), folder / Path(file.path).name)
         self._disk.flush_folder(folder)
 
-    def _write_claim(self) -> None:
+    def _write_claim(self, found: Verified) -> None:
         """Say in sidecar.json what is there now."""
         claim, place = self._place.claim, self._place
         assert claim is not None
         if claim.indexed:
-            stretches = indexed_stretches(self._log, claim.indexed[0][0], claim.indexed_to)
+            stretches = indexed_stretches(self._log, claim.indexed[0][0], claim.indexed_to, found.holes)
             claim = replace(claim, indexed=tuple(stretches))
         if place.is_exact and place.names is not None and claim.index_names:
             names = digit_names(place.root / "index")

@@ -40,7 +40,7 @@ from whence.pipeline.check_tasks import (
     check_times_task,
 )
 from whence.pipeline.index_parts import IndexPart, plan_parts, read_ends, shapes_of
-from whence.pipeline.scanning import SpilledLog, cut_stretches, scan_stretches
+from whence.pipeline.scanning import SpilledLog, cut_stretches, indexed_stretches, scan_stretches
 from whence.pipeline.tasks import TAKEN, scan_stretch_task
 from whence.store.commit_log import CommitLog
 from whence.store.damage import Damage, DamageKind
@@ -143,6 +143,11 @@ class Verified:
     @property
     def is_healthy(self) -> bool:
         return not self.damage
+
+    @property
+    def holes(self) -> list[tuple[int, int]]:
+        """From where to where the log could not be read."""
+        return [hole for spilled in self.judged for hole in spilled.holes]
 
     @property
     def is_badly_indexed(self) -> bool:
@@ -361,7 +366,7 @@ class Verify:
                 self._claim_finding(found, path, FindingKind.WRONG_CLAIM, what, REPAIR_CLAIM)
         begin = self._log.begin_offset
         claimed = [(max(first, begin), end) for first, end in claim.indexed if end > begin]
-        if claimed and claimed != indexed_stretches(self._log, claimed[0][0], claim.indexed_to):
+        if claimed and claimed != indexed_stretches(self._log, claimed[0][0], claim.indexed_to, found.holes):
             what = "the log is not indexed from where to where it says"
             self._claim_finding(found, path, FindingKind.WRONG_CLAIM, what, REPAIR_CLAIM)
 
@@ -415,16 +420,6 @@ class Verify:
 def _before(taken: Sequence[Spilled], to_offset: int | None) -> tuple[Spilled, ...]:
     """What was taken before this offset, which lies between two stretches; all if it is None."""
     return tuple(spilled for spilled in taken if to_offset is None or spilled.begin_offset < to_offset)
-
-
-def indexed_stretches(log: CommitLog, begin: int, end: int) -> list[tuple[int, int]]:
-    """``[begin, end)`` of a log as unbroken stretches."""
-    stretches = []
-    for gap_begin, gap_end, _ in log.gaps(end):
-        if begin < gap_begin:
-            stretches.append((begin, gap_begin))
-        begin = max(begin, gap_end)
-    return [*stretches, (begin, end)] if begin < end else stretches
 
 
 def _add(found: Verified, findings: Findings, counts: Counter[FindingKind]) -> None:

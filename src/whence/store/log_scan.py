@@ -51,6 +51,7 @@ class FileScan:
         self.position = position
         self.is_log_end = False
         self.damage: list[Damage] = []
+        self.holes: list[tuple[int, int]] = []  # from which to which position nothing could be read
         self._file = file
         self._end = min(end, file.file.size)
         self._is_last = is_last
@@ -109,7 +110,9 @@ class FileScan:
             found = file.resume(self.position)
             detail = f"{stopped.detail or 'nothing is written here'}; {found}"
             self.damage.append(Damage(str(file.file.path), self.position, DamageKind.BAD_RECORD, detail))
-            self.position = file.file.size if found.position is None else found.position
+            behind = file.file.size if found.position is None else found.position
+            self.holes.append((self.position, behind))
+            self.position = behind
 
 
 class LogScan:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from whence.errors import FormatError, NotFoundError, StoreError
 from whence.files.folder import folders_in, is_file, is_folder
 from whence.files.mapped_file import read_whole
+from whence.files.names import OFFSET_MAX
 from whence.formats.hashing import key_hash, tag_hash
 from whence.formats.rocketmq.checkpoint import CHECKPOINT_SIZE, Checkpoint, decode_checkpoint
 from whence.formats.rocketmq.config import decode_config
@@ -144,14 +145,21 @@ class MessageStore:
         return self._claim.read()
 
     def _limits(self, claim: Sidecar | None) -> dict[Path, Sequence[tuple[int, int]]]:
-        """Between which offsets the sidecar's index files are believed at most: where it says that it knows the log.
+        """Between which offsets index files that a build made are believed: where it could read the log.
 
-        They reach over a gap in the log, for instance, which may not be one any more.
+        They reach over gaps and records that fail. What was not there may be there again, and what could not be read
+        is told by who reads it.
         """
         if self.sidecar is None:
             return {}
-        is_known = claim is not None and not claim.in_place and claim.is_of(self.commit_log)
-        return {self.sidecar / "index": claim.indexed if claim is not None and is_known else ()}
+        own = self.sidecar / "index"
+        if claim is None or not claim.indexed or not claim.is_of(self.commit_log):
+            return {own: ()}
+        if not claim.in_place:
+            return {own: claim.indexed}
+        begins, ends = zip(*claim.indexed, strict=True)
+        # Before what was built, and behind it, a broker's files are what they always are.
+        return {own: (), self.folder / "index": tuple(zip((0, *begins[1:]), (*ends[:-1], OFFSET_MAX), strict=True))}
 
     def index_source(self) -> str:
         """Who made the index that covers the log now: ``whence``, if all of it is whence's own, or ``broker``."""

@@ -115,6 +115,7 @@ class Spilled:
     ends_bare: bool
     is_log_end: bool
     damage: tuple[Damage, ...]
+    holes: tuple[tuple[int, int], ...]  # from which to which offset nothing could be read
     machine: str  # which, since it was started: what is not flushed lasts until it stops
 
 
@@ -126,6 +127,7 @@ def read_spilled(path: Path) -> Spilled:
             Damage(each["path"], each["position"], DamageKind(each["kind"]), each["detail"])
             for each in document["damage"]
         )
+        document["holes"] = tuple((int(begin), int(end)) for begin, end in document["holes"])
         return Spilled(**document)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptError(f"is not what whence wrote: {error!r}", path=path) from error
@@ -161,6 +163,7 @@ def spill_stretch(stretch: Stretch, recipe: Recipe, folder: Path, name: str, dis
         ends_bare=spill.ends_bare,
         is_log_end=scan.is_log_end,
         damage=_bounded(scan.damage),
+        holes=tuple((stretch.base + begin, stretch.base + end) for begin, end in _few(scan.holes)),
         machine="" if recipe.flush else machine_id(),
     )
     with disk.create(folder / f"{name}.new", 0, reserve=False) as note:
@@ -544,6 +547,13 @@ def _narrow(values: NDArray[np.int64]) -> NDArray[Any]:
 def spilled_times(folder: Path, name: str) -> bytes:
     """The time blocks of a spill: 20 bytes for each 64 KiB of its stretch at most."""
     return read_whole(folder / f"{name}.times", TIMES_SIZE_MAX)
+
+
+def _few(holes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same holes; if there are very many, the last one spans all that are too many."""
+    if len(holes) <= DAMAGE_MAX:
+        return holes
+    return [*holes[:DAMAGE_MAX], (holes[DAMAGE_MAX][0], holes[-1][1])]
 
 
 def _bounded(damage: list[Damage]) -> tuple[Damage, ...]:
