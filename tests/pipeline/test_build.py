@@ -345,6 +345,7 @@ def test_a_task_that_runs_twice_and_one_that_ends_late_change_nothing(tmp_path, 
         with suppress(WhenceError, OSError):
             zombie()
     assert published(tmp_path / "sidecar") == published(tmp_path / "whole")
+    assert not (tmp_path / "sidecar/work").exists()
 
 
 def test_a_gap_in_the_log_is_told_and_the_rest_is_indexed(tmp_path, short_stretches):

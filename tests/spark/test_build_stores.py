@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 
 import whence
-from tests.crash.checks import check_derived, check_log, read_store
+from tests.compat.store import DIALECTS, VERSIONS, StoreJudge, check_looks, check_queues
+from tests.compat.store import Sizes as RocketMQSizes
+from tests.crash.checks import check_answers, check_derived, check_log, read_store
 from tests.crash.workload import Acknowledged, Workload
 from tests.crash.writer import Writers
+from tests.reference import build_index, query_offset, read_log
 from tests.spark.stores import (
     DERIVED,
     SIZES,
@@ -27,7 +30,7 @@ from tests.spark.stores import (
     write_store,
 )
 from whence.door import build_store
-from whence.errors import FullError, StoreError, UnsupportedError, WhenceError
+from whence.errors import FullError, StoreError, UnsupportedError, UsageError, WhenceError
 from whence.pipeline.runner import JobState
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("spark")]
@@ -118,6 +121,68 @@ def test_a_build_in_place_leaves_what_a_build_makes_and_nothing_else(store, side
     expected = dispatched_sums(store, tmp_path / "later")
     assert sorted(sums(store).values()) == sorted(expected.values())
     check_store(store)
+
+
+def test_a_sidecar_does_not_lie_in_the_store(store):
+    """It would take the place of what a broker has there, whose lock nobody looked at."""
+    before = sums(store)
+    (store / "link").symlink_to(store)
+    for out in (store, store / "index", store / "new/sidecar", store / "link"):
+        with pytest.raises(UsageError, match=f"--out {out}: lies in the store"):
+            build_store(store, out=out)
+    assert sums(store) == before and not (store / "new").exists()
+
+
+def test_a_sidecar_is_no_store(store, tmp_path):
+    other = Path(shutil.copytree(store, tmp_path / "other"))
+    with pytest.raises(UsageError, match=f"--out {other}: is a store itself"):
+        build_store(store, out=other)
+    assert sums(other) == sums(store)
+
+
+def test_what_a_killed_build_left_goes_when_nothing_is_to_be_done(store, sidecar):
+    build_store(store)
+    (sidecar / "work/0123456789abcdef").mkdir(parents=True)
+    assert build_store(store).messages == 0
+    assert not (sidecar / "work").exists()
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize("version", VERSIONS)
+def test_rocketmq_opens_a_store_that_was_built_in_place_and_goes_on(tmp_path, version):
+    """Its own index and queues make room for those of a build, which goes on after it again."""
+    store = tmp_path / "store"
+    theirs = RocketMQSizes(SIZES.file_size, SIZES.queue_file_size, SIZES.slots, SIZES.items)
+
+    def put(judge: StoreJudge, first: int, count: int) -> None:
+        for number in range(first, first + count):
+            put = judge.put(
+                "orders", number % 3, b"body", f"key-{number} shared", "TagA", {"UNIQ_KEY": f"id-{number}"}
+            )
+            assert put.status == "PUT_OK"
+
+    with StoreJudge(version, store, theirs) as judge:
+        put(judge, 0, 300)
+        judge.stop()
+    for kind in ("index", "consumequeue"):
+        for path in list((store / kind).rglob("*"))[:3]:
+            if path.is_file():
+                path.write_bytes(bytes(path.stat().st_size))
+    for first in (1000, 2000):
+        build_store(store, in_place=True, dialect=DIALECTS[version], slots=SIZES.slots, items=SIZES.items)
+        records = read_log(store)
+        with whence.open(store) as opened:
+            check_answers(opened, records, Random(1))
+        with StoreJudge(version, store, theirs) as judge:
+            check_queues(judge, records)
+            check_looks(judge, records)
+            index = build_index(records, DIALECTS[version], SIZES.slots, SIZES.items)
+            for key in ["shared", *(key for record in records[::7] for key in record.keys)]:
+                expected = query_offset(index, f"orders#{key}", 64, 0, 2**63 - 1)
+                assert judge.query("orders", key) == sorted(expected), key
+            put(judge, first, 40)
+            judge.stop()
+    assert len(records) == 340
 
 
 # A log that grows

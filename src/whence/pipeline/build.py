@@ -500,7 +500,7 @@ class Build:
                     self._disk.remove(path)
         times = self._place.sidecar / "times"
         for name in _names_in(times):
-            if times / name not in kept:
+            if is_digits(name) and times / name not in kept:
                 self._disk.remove(times / name)
 
 

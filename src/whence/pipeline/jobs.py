@@ -5,6 +5,7 @@ build_indexes    whence build
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from whence.files.folder import files_in, folders_in, is_folder
 from whence.files.lock import StoreLock
 from whence.files.names import shown_zone, sidecar_of
 from whence.formats.rocketmq.index_file import FIRST_ITEM
-from whence.pipeline.build import ALL_KINDS, Build, BuildPlace, BuildSettings, Built, goes_on, nothing_built
+from whence.pipeline.build import ALL_KINDS, WORK, Build, BuildPlace, BuildSettings, Built, goes_on, nothing_built
 from whence.pipeline.runner import Runner, Watcher
 from whence.pipeline.session import SparkSettings, open_session
 from whence.pipeline.tasks import Kind
@@ -54,6 +55,10 @@ class BuildOptions:
 def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None = None) -> Built:
     """Build what is missing of the indexes of the store in ``folder``, which is whence's own or a broker's."""
     disk, sidecar = Disk(), options.out or sidecar_of(folder)
+    if sidecar.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"--out {sidecar}: lies in the store; name another folder, or build with --in-place")
+    if is_folder(sidecar / "commitlog"):
+        raise UsageError(f"--out {sidecar}: is a store itself, whose index and queues would go; name another folder")
     ownership = read_ownership(folder)
     if ownership is not None:
         # What a kill left undone is done as at any start: recovery decides what is true, and dispatch completes it.
@@ -72,6 +77,7 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
         place = BuildPlace(sidecar, folder if in_place else sidecar, _zone(store) if in_place else UTC)
         if known is not None and goes_on(store.commit_log, place, settings, known):
             if store.commit_log.end_offset(boundary=known.indexed_to) == known.indexed_to:
+                shutil.rmtree(sidecar / WORK, ignore_errors=True)
                 return nothing_built(place, known)
         spark = stack.enter_context(open_session(options.spark, log_file=options.log_file))
         built = Build(store.commit_log, place, settings, known, Runner(spark, watcher), disk).run()

@@ -128,7 +128,7 @@ def build_index_task(task: IndexTask) -> Made:
     """Make one index file, or a longer one of the newest that is there."""
     work, disk, shape = Path(task.work), Disk(), Shape(task.slots, task.items)
     folder = work / own_name(task.key)
-    disk.make_folder(folder)
+    disk.add_folder(folder)
     after = None if task.after is None else BuiltFile(folder / "before", task.after)
     if task.goes_on_with:
         source = Path(task.goes_on_with)
@@ -185,7 +185,7 @@ def build_queues_task(task: QueueTask) -> Made:
     """Make the files of a group of queues, or longer ones of those that are there."""
     work, disk = Path(task.work), Disk()
     folder = work / own_name(task.key)
-    disk.make_folder(folder)
+    disk.add_folder(folder)
     is_batch = frozenset(task.batch_topics).__contains__
     plain = ("consumequeue", -(-task.file_size // ENTRY_SIZE) * ENTRY_SIZE)
     builder = QueueBuilder(folder / "consumequeue", task.file_size, disk, is_batch=is_batch)
@@ -246,7 +246,7 @@ def build_times_task(task: TimesTask) -> Made:
     """Make the time blocks of some files of the log."""
     work, disk = Path(task.work), Disk()
     folder = work / own_name(task.key)
-    disk.make_folder(folder)
+    disk.add_folder(folder)
     files = []
     for name, base, size, spills, there in task.files:
         blocks = np.frombuffer(read_whole(Path(there), MADE_SIZE_MAX) if there else b"", TIME_BLOCK)
