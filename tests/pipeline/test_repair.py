@@ -14,6 +14,7 @@ from tests.golden import CLEAN, DAMAGED, DIRECT, RECOVERED, GoldenStore
 from tests.pipeline.test_build import OneByOne
 from tests.pipeline.test_verify import files_of
 from whence.errors import LockedError, UsageError
+from whence.files.disk import Disk
 from whence.files.lock import StoreLock
 from whence.pipeline import jobs, verify_jobs
 from whence.pipeline.jobs import BuildOptions, build_indexes
@@ -462,3 +463,113 @@ def test_a_sidecar_that_cannot_be_written_is_verified(built):
         assert verify(built).damage == []
     finally:
         sidecar.chmod(0o700)
+
+
+# -- a repair that is killed
+
+
+class Killed(Exception):
+    pass
+
+
+class KilledDisk(Disk):
+    """Ends the process, as it were, at the rename of that number."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def rename(self, path: Path, target: Path) -> None:
+        if self.left == 0:
+            raise Killed
+        self.left -= 1
+        super().rename(path, target)
+
+
+def test_a_repair_may_be_killed_at_any_step(built, monkeypatch):
+    sidecar = built.with_name("store.whence")
+    fresh = built_files(sidecar)
+    for step in range(100):
+        for kind in ("index", "consumequeue", "times"):
+            flip(files_in(sidecar, kind)[1], 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(verify_jobs, "Disk", lambda step=step: KilledDisk(step))
+            try:
+                repair(built)
+            except Killed:
+                pass
+            else:
+                break
+        repair(built)
+        assert verify(built).damage == []
+        assert built_files(sidecar) == fresh
+    assert step > 5
+    assert built_files(sidecar) == fresh
+
+
+# -- anything
+
+
+def damage_anything(root: Path, kinds: list[str], chosen: random.Random) -> None:
+    """Change bytes, lose pages, cut, lengthen, delete, rename and mix up files."""
+    for _ in range(chosen.choice([1, 1, 2, 5, 20])):
+        files = files_in(root, chosen.choice(kinds))
+        if not files:
+            continue
+        path = chosen.choice(files)
+        data = bytearray(path.read_bytes())
+        what = chosen.random()
+        if what < 0.6 and data:
+            for _ in range(chosen.choice([1, 1, 3, 30])):
+                data[chosen.randrange(len(data))] = chosen.randrange(256)
+            path.write_bytes(data)
+        elif what < 0.7 and data:
+            begin = chosen.randrange(len(data))
+            end = chosen.randrange(begin, len(data) + 1)
+            data[begin:end] = bytes(end - begin) if chosen.random() < 0.5 else chosen.randbytes(end - begin)
+            path.write_bytes(data)
+        elif what < 0.75:
+            path.unlink()
+        elif what < 0.8:
+            path.write_bytes(data[: chosen.randrange(len(data) + 1)])
+        elif what < 0.85:
+            path.write_bytes(data + chosen.randbytes(chosen.randrange(1, 50)))
+        elif what < 0.95:
+            path.write_bytes(chosen.choice(files).read_bytes())
+        else:
+            path.rename(path.with_name(str(int(path.name) + chosen.choice([1, 100, 2000])).zfill(len(path.name))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_some_damage_is_mended(golden, tmp_path, seed):
+    mend_anything(golden, tmp_path, seed)
+
+
+@pytest.mark.long(part=3, count=300)
+def test_any_damage_is_mended(golden, tmp_path, long_count):
+    for seed in range(long_count):
+        shutil.rmtree(tmp_path)
+        tmp_path.mkdir()
+        mend_anything(golden, tmp_path, seed)
+
+
+def mend_anything(golden: Callable[[str], GoldenStore], folder: Path, seed: int) -> None:
+    """Damage a sidecar, or a broker's store, and mend it."""
+    chosen = random.Random(seed)
+    store = copy_of(golden(chosen.choice(["v5-direct", "v53-clean", "v5-clean"])), folder)
+    in_place = chosen.random() < 0.5
+    fresh: dict[str, bytes] = {}
+    root, kinds = store, ["index", "index", "consumequeue"]
+    if not in_place:
+        build(store)
+        root = store.with_name("store.whence")
+        kinds.append("times")
+        fresh = built_files(root)
+    log = files_of(store / "commitlog")
+    damage_anything(root, kinds, chosen)
+    if not in_place:
+        assert verify(store).is_healthy is (built_files(root) == fresh), seed
+    assert repair(store, in_place=in_place).is_healthy, seed
+    assert verify(store).damage == [], seed
+    assert in_place or built_files(root) == fresh, seed
+    assert files_of(store / "commitlog") == log
