@@ -145,6 +145,7 @@ DAMAGES: dict[str, Damage] = {
     "sidecar.json with another header": wrong_newest,
     "sidecar.json without index files": claim(index_files=[]),
     "sidecar.json with other stretches": claim(indexed=[[0, 100], [200, 300]]),
+    "sidecar.json with another size of the queues": claim(queues_size=5),
     "sidecar.json of another log": claim(last_record={"offset": 0, "head": "00" * 20}),
 }
 

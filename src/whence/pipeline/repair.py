@@ -42,6 +42,7 @@ from whence.store.commit_log import CommitLog
 from whence.store.findings import Finding
 from whence.store.index_check import IndexFindings
 from whence.store.message_store import Dialect, read_checkpoint
+from whence.store.queue_files import queues_size
 from whence.store.sidecar import NAME as SIDECAR_NAME
 from whence.store.sidecar import NO_HEADER
 from whence.store.spill import group_of
@@ -249,6 +250,8 @@ class Repair:
             names = digit_names(place.root / "index")
             newest = read_ends(place.root / "index" / names[-1], claim.shape).header if names else None
             claim = replace(claim, index_names=tuple(names), newest_header=newest or NO_HEADER)
+        if place.is_exact and place.indexed_to is not None:
+            claim = replace(claim, queues_size=queues_size(place.root))
         if claim != place.claim:
             claim.write(place.sidecar, self._disk)
             self._mended.append(Mended(str(place.sidecar / SIDECAR_NAME), "written"))

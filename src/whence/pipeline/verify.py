@@ -48,6 +48,7 @@ from whence.store.findings import Finding, FindingKind, Findings
 from whence.store.index_check import IndexFindings
 from whence.store.index_file import Shape
 from whence.store.message_store import Dialect, read_checkpoint
+from whence.store.queue_files import queues_size
 from whence.store.sidecar import NAME as SIDECAR_NAME
 from whence.store.sidecar import Sidecar
 from whence.store.spill import Recipe, Spilled, group_of, spilled_times
@@ -272,7 +273,7 @@ class Verify:
             what = f"there is no index file, but the log has {log.item_count} items for one"
             found.damage.append(Finding(folder, 0, FindingKind.MISSING, what, "build the index"))
             found.index[FindingKind.MISSING] += log.item_count
-        found.not_indexed = log.item_count - parts[-1].behind if parts else 0
+        found.not_indexed = log.item_count - max(part.behind for part in parts) if parts else 0
         found.parts = [(part, IndexFindings()) for part in parts]
         return [
             IndexCheckTask(
@@ -368,6 +369,16 @@ class Verify:
         claimed = [(max(first, begin), end) for first, end in claim.indexed if end > begin]
         if claimed and claimed != indexed_stretches(self._log, claimed[0][0], claim.indexed_to, found.holes):
             what = "the log is not indexed from where to where it says"
+            self._claim_finding(found, path, FindingKind.WRONG_CLAIM, what, REPAIR_CLAIM)
+
+        is_told = self._place.is_exact and self._place.indexed_to is not None and not found.damaged_queues
+        if (
+            is_told
+            and claim.indexed
+            and begin == claim.indexed[0][0]
+            and queues_size(self._place.root) != claim.queues_size
+        ):
+            what = f"the queues have {queues_size(self._place.root)} bytes, not {claim.queues_size}"
             self._claim_finding(found, path, FindingKind.WRONG_CLAIM, what, REPAIR_CLAIM)
 
     def _claim_finding(self, found: Verified, path: Path, kind: FindingKind, detail: str, repair: str) -> None:

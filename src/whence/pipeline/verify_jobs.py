@@ -21,7 +21,6 @@ from whence.files.folder import is_file, is_folder
 from whence.files.lock import lock_holder
 from whence.files.names import sidecar_of
 from whence.files.plain_file import PlainFile
-from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY
 from whence.formats.rocketmq.index_file import HEADER_SIZE, IndexHeader, decode_header
 from whence.pipeline.build import QUEUE_FOLDERS
 from whence.pipeline.index_parts import read_ends
@@ -29,7 +28,7 @@ from whence.pipeline.jobs import BuildOptions, build_indexes, locked
 from whence.pipeline.repair import Mended, Repair, Repaired
 from whence.pipeline.runner import Runner, Watcher
 from whence.pipeline.session import SparkSettings, open_session
-from whence.pipeline.verify import Verified, Verify, VerifyPlace, VerifySettings, digit_names, queues_in, work_folder
+from whence.pipeline.verify import Verified, Verify, VerifyPlace, VerifySettings, digit_names, work_folder
 from whence.store.commit_log import CommitLog
 from whence.store.findings import Finding, FindingKind
 from whence.store.index_file import Shape
@@ -38,7 +37,7 @@ from whence.store.message_store import Dialect, MessageStore
 from whence.store.owned_store import Options, now_ms, own_store
 from whence.store.ownership import NAME as OWNERSHIP_NAME
 from whence.store.ownership import Ownership, read_ownership
-from whence.store.queue_files import queue_tail
+from whence.store.queue_files import queues_size
 from whence.store.sidecar import NAME as SIDECAR_NAME
 from whence.store.sidecar import Sidecar, read_sidecar
 from whence.store.topic_table import TopicTable
@@ -290,17 +289,12 @@ class Judged:
         folder, flushed = self._store.folder, ownership.flushed
         names = digit_names(folder / "index")
         header = None if not names else read_ends(folder / "index" / names[-1], ownership.settings.shape).header
-        size = 0
-        for kind, entry in zip(QUEUE_FOLDERS, (ENTRY, BATCH_ENTRY), strict=True):
-            for topic, queue in queues_in(folder):
-                if is_folder(folder / kind / topic / str(queue)):
-                    size += queue_tail(folder / kind / topic / str(queue), entry).size
         now = replace(
             flushed,
             index_name=names[-1] if names else "",
             index_header=header or flushed.index_header,
             older_index_names=tuple(names[:-1]),
-            queues_size=size,
+            queues_size=queues_size(folder),
         )
         if now == flushed:
             return []
