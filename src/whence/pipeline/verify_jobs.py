@@ -239,23 +239,12 @@ class Judged:
             shape, dialect, queue_file_size = claim.shape, claim.dialect, claim.queue_file_size
         return VerifySettings(
             shape=shape,
-            dialect=dialect or self._shown_dialect(),
+            dialect=dialect or self._store.dialect(),
             queue_file_size=queue_file_size,
             batch_topics=TopicTable(self._store.folder, Disk(), now_ms).batch_topics(),
             jobs=options.jobs,
             is_local=options.is_local,
         )
-
-    def _shown_dialect(self) -> Dialect:
-        """The version that a broker's index shows, in a file that is not damaged."""
-        while True:
-            try:
-                return self._store.dialect()
-            except CorruptError as error:
-                damaged = [file for file in self._store.index.files if str(file.path) == error.path]
-                if not damaged:
-                    raise
-                self._store.index.distrust(damaged[0], error)
 
     # -- repair ----------------------------------------------------------------------------------------------------
 

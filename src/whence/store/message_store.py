@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from whence.errors import FormatError, NotFoundError, StoreError
+from whence.errors import CorruptError, FormatError, NotFoundError, StoreError
 from whence.files.folder import folders_in, is_file, is_folder
 from whence.files.mapped_file import read_whole
 from whence.files.names import OFFSET_MAX
@@ -256,7 +256,10 @@ class MessageStore:
             return self._asked_dialect
         for segment in reversed(self.cover().segments):
             if segment.file is not None:
-                shown = self._shown_dialect(segment.file, segment.from_offset, segment.to_offset)
+                try:
+                    shown = self._shown_dialect(segment.file, segment.from_offset, segment.to_offset)
+                except CorruptError:
+                    continue  # its chains are damaged; another one will tell
                 if shown is not None:
                     return shown
         return Dialect.V5_5
