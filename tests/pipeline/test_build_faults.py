@@ -164,6 +164,28 @@ def test_a_log_that_grew_twice_while_a_build_was_killed_is_built_as_from_scratch
             break
 
 
+def test_a_build_that_was_killed_while_it_published_more_scans_nothing_again(tmp_path):
+    """But for the last steps: when the newest index file is longer, and sidecar.json does not say so yet."""
+    scanned = []
+    for left in range(10_000):
+        folder = tmp_path / str(left)
+        store, sidecar = begin_store(folder / "store", records(40)), folder / "sidecar"
+        try_build(store, sidecar)
+        (sidecar / "index" / ("9" * 17)).write_bytes(b"of nobody")
+        grow(store, records(70))
+        if try_build(store, sidecar, disk=DyingDisk(left)):
+            break
+        if list(sidecar.glob("work/*/*.made")):
+            again = OneByOne()
+            try_build(store, sidecar, again)
+            scanned.append("scan" in again.ran)
+        else:
+            try_build(store, sidecar)
+        check_as_new(store, sidecar, folder / "new")
+    check_as_new(store, sidecar, folder / "new")
+    assert scanned.count(True) <= 3 < len(scanned) / 3, scanned
+
+
 def test_time_blocks_that_a_killed_build_published_are_not_made_twice(tmp_path):
     messages = [message(at=number * 7 % 1000, body=bytes(1500)) for number in range(240)]
 

@@ -388,21 +388,13 @@ class Build:
             PublishedFile(str(target), file.kind, file.entry_count, file.from_offset, file.to_offset, file.sha256)
             for file, (_, target) in zip(_files(made), renames, strict=True)
         ]
-        folders: dict[Path, None] = {}
-        # Where a build goes on is told by the newest index file: while it is as it was, the next one goes on, too.
-        last = [] if known is None or not known.index_names else [root / "index" / known.index_names[-1]]
-        for path, target in sorted(renames, key=lambda rename: rename[1] in last):
-            if target.parent not in folders:
-                self._disk.make_folder(target.parent)
-                folders[target.parent] = None
-            if path.exists() or not target.exists():  # else a build that was killed came as far as that
-                self._disk.rename(path, target)
-        for folder in folders:
-            self._disk.flush_folder(folder)
+        # The index file that became longer is the last: until then what is known is so, and can be gone on with.
+        longer = [root / "index" / name for name in before[-1:]]
+        self._rename([each for each in renames if each[1] not in longer])
+        self._rename([each for each in renames if each[1] in longer])
         without_folder = sorted({topic for each in made for topic in each.without_folder})
         kept = {target for _, target in renames}
-        if known is None:
-            self._remove_others(kept)
+        self._remove_others(kept | {root / "index" / name for name in before})
         size = queues_size(root) if Kind.QUEUES in self._settings.kinds else 0
         sidecar = self._claim(taken, names, newest, without_folder, size)
         sidecar.write(self._place.sidecar, self._disk)
@@ -488,12 +480,25 @@ class Build:
             return -1, b""
         return self._known.last_record_offset, self._known.last_record
 
+    def _rename(self, renames: Sequence[tuple[Path, Path]]) -> None:
+        """Rename files, and make that last."""
+        folders = dict.fromkeys(target.parent for _, target in renames)
+        for folder in folders:
+            self._disk.make_folder(folder)
+        for path, target in renames:
+            if path.exists() or not target.exists():  # else a build that was killed came as far as that
+                self._disk.rename(path, target)
+        for folder in folders:
+            self._disk.flush_folder(folder)
+
     def _remove_others(self, kept: set[Path]) -> None:
-        """Remove what an earlier build left and this one did not make: it was built anew from the first record."""
+        """Remove what other builds left: of the index, and of all else if it was built anew from the first record."""
         root, kinds = self._place.root, self._settings.kinds
         for name in _names_in(root / "index") if Kind.INDEX in kinds else ():
             if is_digits(name) and root / "index" / name not in kept:
                 self._disk.remove(root / "index" / name)
+        if self._known is not None:
+            return
         for folder in QUEUE_FOLDERS if Kind.QUEUES in kinds else ():
             for path in (root / folder).glob("*/*/*"):
                 if is_digits(path.name) and path not in kept:
