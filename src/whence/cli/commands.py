@@ -134,71 +134,38 @@ def inspect(given: Namespace) -> Status:
 
 
 def build(given: Namespace) -> Status:
-    from whence.cli.job_bars import JobBars
-    from whence.cli.render import as_json, built_text
+    from whence.cli.render import built_text
     from whence.door import build_store
 
-    with _output(given) as screen:
-        with JobBars(quiet=given.quiet) as bars:
-            built = build_store(
-                given.stores[0],
-                out=given.out,
-                in_place=given.in_place,
-                rebuild=given.rebuild,
-                slots=given.slots,
-                items=given.items,
-                dialect=given.dialect,
-                jobs=given.jobs,
-                with_sums=given.json,
-                spark=options.spark_settings(given),
-                log_file=None if given.log_file is None else Path(given.log_file),
-                watcher=bars,
-            )
-        if given.json:
-            screen.line(as_json(built.to_dict()))
-        elif not given.quiet or built.damage:
-            built_text(built, screen)
+    _run_job(given, build_store, built_text, in_place=given.in_place, rebuild=given.rebuild, with_sums=given.json)
     return Status.DONE
 
 
 def verify(given: Namespace) -> Status:
-    from whence.cli.job_bars import JobBars
-    from whence.cli.render import as_json, verified_text
+    from whence.cli.render import verified_text
     from whence.door import verify_store
 
-    with _output(given) as screen:
-        with JobBars(quiet=given.quiet) as bars:
-            verified = verify_store(
-                given.stores[0],
-                out=given.out,
-                slots=given.slots,
-                items=given.items,
-                dialect=given.dialect,
-                jobs=given.jobs,
-                spark=options.spark_settings(given),
-                log_file=None if given.log_file is None else Path(given.log_file),
-                watcher=bars,
-            )
-        if given.json:
-            screen.line(as_json(verified.to_dict()))
-        elif not given.quiet or not verified.is_healthy:
-            verified_text(verified, screen)
-    return Status.DONE if verified.is_healthy else Status.DAMAGE
+    return Status.DONE if _run_job(given, verify_store, verified_text) else Status.DAMAGE
 
 
 def repair(given: Namespace) -> Status:
-    from whence.cli.job_bars import JobBars
-    from whence.cli.render import as_json, repaired_text
+    from whence.cli.render import repaired_text
     from whence.door import repair_store
+
+    asked = {name: getattr(given, name) for name in ("in_place", "cut_tail", "dry_run")}
+    return Status.DONE if _run_job(given, repair_store, repaired_text, **asked) else Status.DAMAGE
+
+
+def _run_job(given: Namespace, job: Callable[..., Any], text: Callable[[Any, Screen], None], **asked: Any) -> bool:
+    """Run a job on Spark and tell what came of it; whether all is well."""
+    from whence.cli.job_bars import JobBars
+    from whence.cli.render import as_json
 
     with _output(given) as screen:
         with JobBars(quiet=given.quiet) as bars:
-            repaired = repair_store(
+            result = job(
                 given.stores[0],
                 out=given.out,
-                in_place=given.in_place,
-                cut_tail=given.cut_tail,
-                dry_run=given.dry_run,
                 slots=given.slots,
                 items=given.items,
                 dialect=given.dialect,
@@ -206,12 +173,13 @@ def repair(given: Namespace) -> Status:
                 spark=options.spark_settings(given),
                 log_file=None if given.log_file is None else Path(given.log_file),
                 watcher=bars,
+                **asked,
             )
         if given.json:
-            screen.line(as_json(repaired.to_dict()))
-        elif not given.quiet or not repaired.is_healthy:
-            repaired_text(repaired, screen)
-    return Status.DONE if repaired.is_healthy else Status.DAMAGE
+            screen.line(as_json(result.to_dict()))
+        elif not given.quiet or not result.is_healthy:
+            text(result, screen)
+    return bool(result.is_healthy)
 
 
 def expire(given: Namespace) -> Status:

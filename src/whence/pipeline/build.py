@@ -147,6 +147,11 @@ class Built:
     root: Path
     queues_size: int
 
+    @property
+    def is_healthy(self) -> bool:
+        """Whether all of the log could be read."""
+        return not self.damage
+
     def count_of(self, kind: str) -> int:
         """How many files of a kind were put into their places."""
         return sum(file.kind == kind for file in self.files)

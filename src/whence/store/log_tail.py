@@ -13,6 +13,8 @@ from whence.files.names import offset_name
 from whence.files.plain_file import PlainFile
 from whence.store.commit_log import CommitLog
 
+CUT = "cut"  # the folder of the sidecar for copies of what is cut
+
 
 def cut_tail(log: CommitLog, end_offset: int, sidecar: Path, disk: Disk) -> list[Path]:
     """Leave nothing but zeros behind the end of a log; the copies of what was cut. All is flushed."""
@@ -24,7 +26,7 @@ def cut_tail(log: CommitLog, end_offset: int, sidecar: Path, disk: Disk) -> list
         with PlainFile(log.path_of(base)[0]) as file:
             pieces = file.written_pieces(position, ZEROS)
             if pieces:
-                kept.append(_keep(file, pieces, base, position, sidecar / "cut", disk))
+                kept.append(keep_aside(file, pieces, base, pieces[0][0], sidecar / CUT, disk))
                 with disk.open(file.path) as changed:
                     for at, size in pieces:
                         changed.write(ZEROS[:size], at)
@@ -33,16 +35,17 @@ def cut_tail(log: CommitLog, end_offset: int, sidecar: Path, disk: Disk) -> list
     return kept
 
 
-def _keep(file: PlainFile, pieces: list[tuple[int, int]], base: int, position: int, folder: Path, disk: Disk) -> Path:
-    """Copy pieces of a file, from the first of which on; the copy lasts when this returns."""
-    first = pieces[0][0]
+def keep_aside(
+    file: PlainFile, pieces: list[tuple[int, int]], base: int, position: int, folder: Path, disk: Disk
+) -> Path:
+    """Copy pieces of a log's file, as they lie from this position on; the copy lasts when this returns."""
     disk.make_folder(folder)
-    path = folder / offset_name(base + first)
+    path = folder / offset_name(base + position)
     aside = path.with_name(f".{path.name}.new")
     disk.remove(aside)
     with disk.create(aside, 0, reserve=False) as copy:
         for at, size in pieces:
-            copy.write(file.read(at, size), at - first)
+            copy.write(file.read(at, size), at - position)
         copy.flush()
     disk.rename(aside, path)
     disk.flush_folder(folder)

@@ -23,7 +23,7 @@ from whence.errors import CorruptError, FormatError, FullError, StoreError, Usag
 from whence.files.disk import ZEROS, Disk
 from whence.files.folder import files_in, is_folder
 from whence.files.mapped_file import MappedFile
-from whence.files.names import OFFSET_MAX, is_digits, offset_name, sidecar_of
+from whence.files.names import OFFSET_MAX, is_digits, sidecar_of
 from whence.files.plain_file import PlainFile
 from whence.formats.rocketmq.index_file import FIRST_ITEM, decode_items, item_position
 from whence.store.commit_log import CommitLog, is_half
@@ -31,6 +31,7 @@ from whence.store.index_builder import BuiltFile
 from whence.store.index_cut import cut_index_file, rewrite
 from whence.store.index_file import IndexFile
 from whence.store.index_proof import prove
+from whence.store.log_tail import CUT, keep_aside
 from whence.store.message_store import Dialect, read_checkpoint
 from whence.store.ownership import NO_INDEX, Flushed, Ownership, is_same_log
 from whence.store.queue_files import cut_queue, queue_folders, queues_size
@@ -164,7 +165,8 @@ class Recovery:
             with PlainFile(path) as file:
                 pieces = file.written_pieces(position, ZEROS)
                 if pieces and log_file.next_whole(position).position is not None:
-                    self._keep(file, pieces, base, position)
+                    folder = sidecar_of(self._folder) / CUT
+                    self._kept_aside.append(keep_aside(file, pieces, base, position, folder, self._disk))
                 if position > 0:
                     self._wipe(file, pieces)
             if position == 0:
@@ -179,21 +181,6 @@ class Recovery:
             if base + self._settings.file_size > self._flushed.queues:
                 with self._disk.open(self._log.file_of(base).file.path) as file:
                     file.flush()
-
-    def _keep(self, file: PlainFile, pieces: list[tuple[int, int]], base: int, position: int) -> None:
-        """Copy what is written from this position on into the sidecar, under the offset of its first byte."""
-        folder = sidecar_of(self._folder) / "cut"
-        self._disk.make_folder(folder)
-        path = folder / offset_name(base + position)
-        aside = path.with_name(f".{path.name}.new")
-        self._disk.remove(aside)
-        with self._disk.create(aside, 0, reserve=False) as copy:
-            for at, size in pieces:
-                copy.write(file.read(at, size), at - position)
-            copy.flush()
-        self._disk.rename(aside, path)
-        self._disk.flush_folder(folder)
-        self._kept_aside.append(path)
 
     def _wipe(self, file: PlainFile, pieces: list[tuple[int, int]]) -> None:
         """Write zeros over these pieces of a file, and give it its full size."""
