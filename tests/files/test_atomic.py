@@ -5,6 +5,7 @@ import os
 import pytest
 
 from whence.errors import StoreError
+from whence.files import atomic
 from whence.files.atomic import remove_unfinished, write_aside
 
 
@@ -33,7 +34,8 @@ def test_file_stays_as_it_was_when_writing_fails(tmp_path, error):
     assert os.listdir(tmp_path) == ["out"]
 
 
-def test_process_that_must_end_at_once_leaves_nothing(tmp_path):
+def test_process_that_must_end_at_once_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(atomic, "_unfinished", set())  # what other tests of this process have open stays
     with pytest.raises(FileNotFoundError), write_aside(tmp_path / "out"):
         remove_unfinished()
     assert os.listdir(tmp_path) == []

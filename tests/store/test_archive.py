@@ -38,6 +38,7 @@ from tests.store.expiring import (
 from tests.store_maker import FILE_SIZE, QUEUE_FILE_SIZE, MadeStore, make_store, message
 from whence.door import open_stores
 from whence.errors import LockedError, StoreError, UsageError
+from whence.files import atomic
 from whence.files.atomic import remove_unfinished
 from whence.files.disk import Disk, DiskFile
 from whence.files.lock import StoreLock
@@ -369,8 +370,9 @@ class TestCrashes:
             shutil.rmtree(tmp_path / "full")
         assert left > 20
 
-    def test_an_interrupt_leaves_no_half_file(self, made, tmp_path):
+    def test_an_interrupt_leaves_no_half_file(self, made, tmp_path, monkeypatch):
         """As the command line does it when the process must end at once."""
+        monkeypatch.setattr(atomic, "_unfinished", set())  # what other tests of this process have open stays
 
         class InterruptedDisk(ElsewhereDisk):
             def fsync(self, path: Path, descriptor: int) -> None:

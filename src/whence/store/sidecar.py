@@ -48,6 +48,8 @@ NAME = "sidecar.json"
 VERSION = 1
 KIND = "rocketmq"
 SIZE_MAX = 64 * 1048576
+NOT_OURS = "is not what whence wrote"
+TOLD_MAX = 200  # characters of what is wrong
 NO_HEADER = IndexHeader(0, 0, 0, 0, 0, 0)
 
 
@@ -129,7 +131,7 @@ def read_sidecar(folder: Path) -> Sidecar | None:
 def decode_sidecar(data: bytes) -> Sidecar:
     """What the bytes of a ``sidecar.json`` say."""
     try:
-        document = json.loads(data)
+        document = json.loads(data.decode())
         version, kind = document["version"], document["kind"]
         if type(version) is not int or version < 1:
             raise ValueError(f"version {version!r}")
@@ -137,8 +139,12 @@ def decode_sidecar(data: bytes) -> Sidecar:
             what = f"version {version!r} of kind {kind!r}, where this whence knows {VERSION} of {KIND}"
             raise UnsupportedError(what)
         return _decode(document)
+    except UnicodeDecodeError as error:  # which holds all of the bytes
+        raise CorruptError(f"{NOT_OURS}: it is no text", position=error.start) from None
+    except json.JSONDecodeError as error:
+        raise CorruptError(f"{NOT_OURS}: {error.msg}", position=error.pos) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptError(f"is not what whence wrote: {error!r}") from error
+        raise CorruptError(f"{NOT_OURS}: {repr(error)[:TOLD_MAX]}", position=0) from error
 
 
 class Claim:
@@ -150,7 +156,7 @@ class Claim:
         self._sidecar: Sidecar | None = None
 
     def read(self) -> Sidecar | None:
-        """What it says now; None if nothing, or nothing that makes sense. UnsupportedError: it is too new."""
+        """What it says now; None if nothing, nothing that makes sense, or what only a newer whence understands."""
         try:
             status = os.stat(self._folder / NAME)
         except OSError:
@@ -160,7 +166,7 @@ class Claim:
         if seen != self._seen:
             try:
                 self._sidecar = read_sidecar(self._folder)
-            except CorruptError:
+            except FormatError:
                 self._sidecar = None
             self._seen = seen
         return self._sidecar
