@@ -27,6 +27,9 @@ class UnflushedDisk(Disk):
     def fsync(self, path: Path, descriptor: int) -> None:
         pass
 
+    def begin_flush(self, descriptor: int, position: int, size: int) -> None:
+        pass
+
 
 def results(options: Options) -> Iterator[Result]:
     sample = sample_store(LOG_SIZE >> 6 if options.is_small else LOG_SIZE)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHUNK = 65_536  # items that are linked, encoded and written at once: they stay in the cache
+FLUSHED_AT_ONCE = 8 * 1048576  # bytes of items that the disk is told to write
 BLOCK_SIZE = 512  # of what stat() counts
 
 
@@ -144,13 +145,13 @@ class IndexBuilder:
         self._begin_ms = self._end_ms = 0 if before is None else max(before.end_timestamp_ms, 0)
         self._begin_offset = self._end_offset = 0 if before is None else max(before.end_physical_offset, 0)
         self._slot_count = 0
-        self._next_item = FIRST_ITEM
+        self._next_item = self._begun_item = FIRST_ITEM
 
     def _go_on_with(self, last: BuiltFile) -> None:
         header = last.header
         self._begin_ms, self._end_ms = header.begin_timestamp_ms, header.end_timestamp_ms
         self._begin_offset, self._end_offset = header.begin_physical_offset, header.end_physical_offset
-        self._next_item = header.next_item
+        self._next_item = self._begun_item = header.next_item
         with MappedFile(last.path) as mapped:
             self._slots = counted_slots(mapped, self._shape, self._next_item)
             self._slot_count = int(np.count_nonzero(self._slots))
@@ -232,10 +233,19 @@ class IndexBuilder:
         self._end_ms, self._end_offset = int(store_timestamps_ms[-1]), int(physical_offsets[-1])
         self._slot_count += items.used
         self._next_item += len(key_hashes)
+        if not self._live:
+            self._begin_flush(file)
         self.newest = BuiltFile(file.path, self.header)
         self.put_count += len(key_hashes)
         if self._map is not None:
             publish_items(self._map, np.ascontiguousarray(key_hashes), self._slots, self.header)
+
+    def _begin_flush(self, file: DiskFile) -> None:
+        """Let the disk write while items are linked: at the end there is little left to wait for."""
+        begin, end = (item_position(self._shape.slot_capacity, item) for item in (self._begun_item, self._next_item))
+        if end - begin >= FLUSHED_AT_ONCE:
+            file.begin_flush(begin, end - begin)
+            self._begun_item = self._next_item
 
     # -- files -----------------------------------------------------------------------------------------------
 
