@@ -70,7 +70,9 @@ class GoldenStore:
     @classmethod
     def unpack(cls, name: str, folder: Path) -> "GoldenStore":
         with tarfile.open(FOLDER / name / "store.tar.gz") as archive:
-            archive.extractall(folder, filter="data")
+            if hasattr(tarfile, "data_filter"):  # Python 3.11.4 and later
+                archive.extraction_filter = tarfile.data_filter
+            archive.extractall(folder)
         return cls(name, folder / "store")
 
     def copy(self, folder: Path) -> Path:

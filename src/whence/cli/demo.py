@@ -42,7 +42,9 @@ def unpack_sample(folder: Path) -> Path:
     """Unpack the sample store into ``folder``; the folder of the store."""
     archive = resources.files("whence.sample") / "store.tar.gz"
     with archive.open("rb") as file, tarfile.open(fileobj=file, mode="r:gz") as members:
-        members.extractall(folder, filter="data")
+        if hasattr(tarfile, "data_filter"):  # Python 3.11.4 and later; they ask which members are safe to unpack
+            members.extraction_filter = tarfile.data_filter
+        members.extractall(folder)
     return folder / "store"
 
 
