@@ -24,11 +24,12 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from whence.errors import CorruptError, FormatError, NotFoundError, UnsupportedError, UsageError, WhenceError
+from whence.errors import FormatError, NotFoundError, UsageError, WhenceError
 from whence.files.disk import Disk
 from whence.files.lock import lock_holder
 from whence.files.mapped_file import read_whole
-from whence.files.names import OFFSET_MAX, is_digits
+from whence.files.names import is_digits
+from whence.formats.own_json import decode_own_json, number, text
 from whence.formats.rocketmq.consume_queue import ENTRY_SIZE
 from whence.formats.rocketmq.index_file import IndexHeader
 from whence.formats.rocketmq.message import RECORD_SIZE_MIN
@@ -154,53 +155,35 @@ def read_ownership(folder: Path) -> Ownership | None:
     except NotFoundError:
         return None
     try:
-        document = json.loads(data)
-        version = document["version"]
-        if not isinstance(version, int) or version < 1:
-            raise ValueError(f"version {version!r}")
-        if version > VERSION:
-            raise UnsupportedError(f"version {version}, where this whence knows {VERSION}", path=path)
-        return _decode(document)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
-        raise CorruptError(f"is not what whence wrote: {error!r}", path=path) from error
+        return decode_own_json(data, VERSION, _decode)
+    except FormatError as error:
+        raise error.at(path) from error
 
 
 def _decode(document: dict[str, Any]) -> Ownership:
     given = {field.name: document[field.name] for field in fields(Settings)}
     for name in ("file_size", "queue_file_size", "slots", "items"):
-        _int(given[name])
+        number(given[name])
     given["dialect"] = Dialect(given["dialect"])
-    given["log_folders"] = tuple(_text(name) for name in given["log_folders"])
+    given["log_folders"] = tuple(text(name) for name in given["log_folders"])
     flushed, last, newest = document["flushed"], document["last_record"], document["newest_index"]
-    name = _text(newest["name"])
-    older_names = tuple(_text(older) for older in document["older_index_files"])
+    name = text(newest["name"])
+    older_names = tuple(text(older) for older in document["older_index_files"])
     for each in (*older_names, name):
         if each and not is_digits(each):
             raise ValueError(f"an index file is not named {each!r}")
-    header = IndexHeader(*(_int(newest[field.name]) for field in fields(IndexHeader)))
+    header = IndexHeader(*(number(newest[field.name]) for field in fields(IndexHeader)))
     return Ownership(
         Settings(**given),
         Flushed(
-            queues=_int(flushed["queues"]),
-            index=_int(flushed["index"]),
-            last_record_offset=_int(last["offset"]),
-            last_record=bytes.fromhex(_text(last["head"])),
+            queues=number(flushed["queues"]),
+            index=number(flushed["index"]),
+            last_record_offset=number(last["offset"]),
+            last_record=bytes.fromhex(text(last["head"])),
             index_name=name,
             index_header=header,
             older_index_names=older_names,
-            queues_size=_int(flushed["queues_size"]),
+            queues_size=number(flushed["queues_size"]),
         ),
-        _int(document["writer"]),
+        number(document["writer"]),
     )
-
-
-def _int(value: Any) -> int:
-    if type(value) is not int or not -OFFSET_MAX <= value <= OFFSET_MAX:
-        raise ValueError(f"{value!r} is no number")
-    return value
-
-
-def _text(value: Any) -> str:
-    if type(value) is not str or len(value) > 4096:
-        raise ValueError(f"{value!r} is no text")
-    return value

@@ -33,10 +33,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from whence.errors import CorruptError, FormatError, NotFoundError, UnsupportedError
+from whence.errors import FormatError, NotFoundError
 from whence.files.disk import Disk
 from whence.files.mapped_file import read_whole
-from whence.files.names import OFFSET_MAX, is_digits
+from whence.files.names import is_digits
+from whence.formats.own_json import decode_own_json, number, text
 from whence.formats.rocketmq.consume_queue import ENTRY_SIZE
 from whence.formats.rocketmq.index_file import IndexHeader
 from whence.store.commit_log import CommitLog
@@ -48,8 +49,6 @@ NAME = "sidecar.json"
 VERSION = 1
 KIND = "rocketmq"
 SIZE_MAX = 64 * 1048576
-NOT_OURS = "is not what whence wrote"
-TOLD_MAX = 200  # characters of what is wrong
 NO_HEADER = IndexHeader(0, 0, 0, 0, 0, 0)
 
 
@@ -130,21 +129,7 @@ def read_sidecar(folder: Path) -> Sidecar | None:
 
 def decode_sidecar(data: bytes) -> Sidecar:
     """What the bytes of a ``sidecar.json`` say."""
-    try:
-        document = json.loads(data.decode())
-        version, kind = document["version"], document["kind"]
-        if type(version) is not int or version < 1:
-            raise ValueError(f"version {version!r}")
-        if version > VERSION or kind != KIND:
-            what = f"version {version!r} of kind {kind!r}, where this whence knows {VERSION} of {KIND}"
-            raise UnsupportedError(what)
-        return _decode(document)
-    except UnicodeDecodeError as error:  # which holds all of the bytes
-        raise CorruptError(f"{NOT_OURS}: it is no text", position=error.start) from None
-    except json.JSONDecodeError as error:
-        raise CorruptError(f"{NOT_OURS}: {error.msg}", position=error.pos) from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptError(f"{NOT_OURS}: {repr(error)[:TOLD_MAX]}", position=0) from error
+    return decode_own_json(data, VERSION, _decode, KIND)
 
 
 class Claim:
@@ -173,15 +158,15 @@ class Claim:
 
 
 def _decode(document: dict[str, Any]) -> Sidecar:
-    last, names = document["last_record"], tuple(map(_text, document["index_files"]))
+    last, names = document["last_record"], tuple(map(text, document["index_files"]))
     if not all(map(is_digits, names)):
         raise ValueError("an index file has a name of digits")
-    indexed = tuple((_int(begin), _int(end)) for begin, end in document["indexed"])
+    indexed = tuple((number(begin), number(end)) for begin, end in document["indexed"])
     if any(begin > end for begin, end in indexed):
         raise ValueError("a stretch ends before it begins")
     shape, queue_file_size = (
-        Shape(_int(document["slots"]), _int(document["items"])),
-        _int(document["queue_file_size"]),
+        Shape(number(document["slots"]), number(document["items"])),
+        number(document["queue_file_size"]),
     )
     if shape.slot_capacity < 1 or shape.item_capacity < 2 or shape.file_size >= 2**31:
         raise ValueError(f"no index file has {shape.slot_capacity} slots and {shape.item_capacity} items")
@@ -193,24 +178,12 @@ def _decode(document: dict[str, Any]) -> Sidecar:
         items=shape.item_capacity,
         queue_file_size=queue_file_size,
         indexed=indexed,
-        last_record_offset=_int(last["offset"]),
-        last_record=bytes.fromhex(_text(last["head"])),
+        last_record_offset=number(last["offset"]),
+        last_record=bytes.fromhex(text(last["head"])),
         index_names=names,
-        newest_header=IndexHeader(*(_int(document["newest_index"][each.name]) for each in fields(IndexHeader))),
-        queues_size=_int(document["queues_size"]),
+        newest_header=IndexHeader(*(number(document["newest_index"][each.name]) for each in fields(IndexHeader))),
+        queues_size=number(document["queues_size"]),
         in_place=document["in_place"] is True,
-        other_topics=tuple(map(_text, document["other_topics"])),
-        fields={_text(name): _text(expression) for name, expression in document["fields"].items()},
+        other_topics=tuple(map(text, document["other_topics"])),
+        fields={text(name): text(expression) for name, expression in document["fields"].items()},
     )
-
-
-def _int(value: Any) -> int:
-    if type(value) is not int or not -OFFSET_MAX <= value <= OFFSET_MAX:
-        raise ValueError(f"{value!r} is no number")
-    return value
-
-
-def _text(value: Any) -> str:
-    if type(value) is not str:
-        raise ValueError(f"{value!r} is no text")
-    return value
