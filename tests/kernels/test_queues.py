@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import reference
-from whence.kernels.queues import DELAYS_MS, NO_QUEUE, QUEUE, QUEUED, set_delivery_times, sort_rows
+from whence.kernels.queues import DELAYS_MS, NO_QUEUE, QUEUE, set_delivery_times
 from whence.kernels.scan import SCANNED
 
 BASE = 3 << 30
@@ -70,40 +70,3 @@ def test_levels_wait_as_long_as_rocketmqs_default_says():
     text = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"  # messageDelayLevel
     units = {"s": 1000, "m": 60_000, "h": 3_600_000}
     assert DELAYS_MS.tolist() == [int(level[:-1]) * units[level[-1]] for level in text.split()]
-
-
-@given(count=st.integers(1, 5), data=st.data())
-def test_sorted_rows_equal_the_twin(count, data):
-    """Rows lie by the owner of their queue; a queue that no folder can have owns none."""
-    owners = data.draw(st.lists(st.integers(-1, count - 1), min_size=count, max_size=count))
-    rows = data.draw(
-        st.lists(
-            st.tuples(st.integers(-1, count - 1), I64, I64, I64, st.integers(0, 2**31 - 1)),
-            max_size=30,
-        )
-    )
-    names = ("physical_offset", "queue_offset", "tags_code", "size")
-    numbers = np.array([number for number, *_ in rows], np.int32)
-    messages = scanned(**{name: [row[1 + at] for row in rows] for at, name in enumerate(names)})
-    starts, counts = np.empty(count, np.int64), np.zeros(count, np.int64)
-    sorted_to = np.empty(len(rows), QUEUED)
-    sort_rows(messages, numbers, queues_of(owners), starts, counts, sorted_to)
-    got = [sorted_to[start : start + length].tolist() for start, length in zip(starts, counts, strict=True)]
-    expected = reference.sort_rows(rows, owners)
-    assert got == expected
-    assert starts.tolist() == [sum(map(len, expected[:number])) for number in range(count)]
-
-
-@given(st.lists(st.tuples(st.integers(-1, 2), I64), max_size=20))
-def test_rows_that_are_sorted_already_packed_come_out_alike(rows):
-    """A spill holds rows as QUEUED, not as the scan left them."""
-    queues, numbers = queues_of([0, 1, 2]), np.array([number for number, _ in rows], np.int32)
-    messages = scanned(physical_offset=[offset for _, offset in rows])
-    packed = np.zeros(len(rows), QUEUED)
-    packed["physical_offset"] = messages["physical_offset"]
-    found = []
-    for given_rows in (messages, packed):
-        starts, counts, sorted_to = np.empty(3, np.int64), np.zeros(3, np.int64), np.zeros(len(rows), QUEUED)
-        sort_rows(given_rows, numbers.copy(), queues, starts, counts, sorted_to)
-        found.append((starts.tolist(), counts.tolist(), sorted_to.tolist()))
-    assert found[0] == found[1]

@@ -264,7 +264,7 @@ def test_numbers_that_need_64_bits_get_them(tmp_path, records, name, width):
         (chunk,) = np.frombuffer(data[-24 - spill.CHUNK.itemsize : -24], spill.CHUNK)
         assert chunk["time_size"] == width
     else:
-        assert spill.RUN.unpack_from(data)[1] == width
+        assert spill.RUN_HEAD.unpack_from(data)[1] == width
     assert read_items(tmp_path, 0, len(expected_items(records))) == expected_items(records)
     assert read_rows(tmp_path, 1) == expected_rows(records)
 
@@ -285,7 +285,7 @@ def test_numbers_that_need_64_bits_get_them(tmp_path, records, name, width):
 def test_queue_offsets_are_written_if_they_do_not_follow_each_other(tmp_path, offsets, is_in_order):
     records = placed([record(queue_offset=offset) for offset in offsets])
     spilled(tmp_path, records, groups=1)
-    assert spill.RUN.unpack_from((tmp_path / "s.queues").read_bytes())[2] == is_in_order
+    assert spill.RUN_HEAD.unpack_from((tmp_path / "s.queues").read_bytes())[2] == is_in_order
     assert read_rows(tmp_path, 1) == expected_rows(records)
 
 

@@ -35,7 +35,9 @@ def decode_time_blocks(data: Buffer) -> NDArray[np.void]:
 def encode_time_blocks(positions: NDArray[np.int64], store_timestamps_ms: NDArray[np.int64]) -> NDArray[np.void]:
     """The entries of records at these positions of a CommitLog file, which are in order."""
     blocks = positions // BLOCK_SIZE
-    firsts = np.flatnonzero(np.diff(blocks, prepend=-1))
+    is_first = np.ones(len(blocks), np.bool_)
+    np.not_equal(blocks[1:], blocks[:-1], out=is_first[1:])
+    firsts = np.flatnonzero(is_first)
     entries = np.empty(len(firsts), TIME_BLOCK)
     if len(firsts):
         entries["position"] = positions[firsts]

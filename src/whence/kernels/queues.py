@@ -2,8 +2,7 @@
 
     number_queues    gives each record the number of its queue; what it has not seen yet becomes a new queue
     set_delivery_times    what entries of the delay topic say
-    sort_rows        puts what becomes an entry next to the others of its queue, in the order of the log
-    place_entries    does so too, and decides which of them are placed and how they are encoded, as RocketMQ does
+    place_entries    puts them next to the others of their queue, and decides which are placed, as RocketMQ does
 
 Topics are told apart by their bytes; the hash only says where to look, so that a collision costs a comparison.
 """
@@ -160,26 +159,6 @@ def set_delivery_times(data: Any, base_offset: int, messages: Any, numbers: Any,
             level = parse_level(record + message.delay_level_at, message.delay_level_size)
             if level > 0:
                 message.tags_code = message.store_timestamp_ms + DELAYS_MS[min(level, DELAY_LEVEL_MAX) - 1]
-
-
-@kernel
-def sort_rows(messages: Any, numbers: Any, queues: Any, starts: Any, counts: Any, rows: Any) -> None:
-    """Copy what becomes an entry of each message to ``rows`` (QUEUED): queue by queue, in the order of the log.
-
-    Those of queue ``q`` lie from row ``starts[q]`` on, ``counts[q]`` of them, which is zero at first.
-    """
-    _start_queues(numbers, queues, starts, counts)
-    for at in range(len(messages)):
-        number = numbers[at]
-        if number == NO_QUEUE:
-            continue
-        message = messages[at]
-        row = rows[starts[number] + counts[number]]
-        row.physical_offset = message.physical_offset
-        row.queue_offset = message.queue_offset
-        row.tags_code = message.tags_code
-        row.size = message.size
-        counts[number] += 1
 
 
 @kernel

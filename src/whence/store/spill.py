@@ -13,7 +13,7 @@ All in the machine's byte order. Offsets are positions in the log's file: the le
     queues := block* i8[blocks][groups + 1] end        where each part begins, and where the last one ends
     block  := part[groups]
     part   := run*                                     a queue is always in the same group
-    run    := RUN, topic, and of a batch queue BATCH_ENTRY[count], of any other
+    run    := RUN_HEAD, topic, and of a batch queue BATCH_ENTRY[count], of any other
               position u4[count], size i4[count], tags code i4 or i8[count], and queue offset i8[count] if they are
               not one behind the other
 """
@@ -56,10 +56,11 @@ CHUNK = np.dtype(
         ("time_size", np.int64),  # bytes of a time
     ]
 )
-RUN = struct.Struct(
-    "=BBBxHxxiqq"
-)  # is batch, bytes of a tags code, is in order, topic size, queue, count, first offset
+RUN_HEAD = struct.Struct("=BBBxHxxiqq")
+"""Is batch, bytes of a tags code, is in order, topic size, queue, count, first queue offset."""
 ROWS_MAX = 1 << 19  # of queues, that are held until they are sorted and written: 30 MB with their copy
+ROWS_MIN = 1 << 16  # few queues have long runs soon, and what is sorted soon is still in the processor's cache
+ROWS_OF_QUEUE = 1 << 12  # a run is about so long
 FREE_MIN = 16 * 1048576  # bytes: below that a disk counts as full before it is
 DAMAGE_MAX = 1000  # that one stretch tells one by one
 SPILLED_SIZE_MAX = 16 * 1048576
@@ -178,7 +179,7 @@ class Spill:
     """Writes the spill of one stretch. Holds some tens of megabytes, however long the stretch is."""
 
     def __init__(self, folder: Path, name: str, base_offset: int, recipe: Recipe, disk: Disk) -> None:
-        from whence.kernels.queues import QUEUED
+        from whence.kernels.spills import ROW
 
         self.message_count = self.item_count = 0
         self.last_offset = NOWHERE
@@ -190,8 +191,8 @@ class Spill:
             _Appended(disk.create(folder / f"{name}.{kind}", 0, reserve=False)) for kind in SPILL_KINDS
         )
         self._numbers = QueueNumbers(frozenset(recipe.batch_topics).__contains__)
-        self._rows = np.empty(ROWS_MAX, QUEUED)
-        self._row_numbers = np.empty(ROWS_MAX, np.int32)
+        self._rows = np.empty(ROWS_MAX, ROW)
+        self._columns = tuple(np.empty(ROWS_MAX, kind) for kind in ("u4", "i4", "i8", "i4", "i8"))
         self._row_count = 0
         self._batches: dict[int, list[NDArray[np.void]]] = {}
         self._chunks: list[tuple[int, ...]] = []
@@ -240,67 +241,66 @@ class Spill:
         numbers: NDArray[np.int32],
         batches: list[tuple[int, NDArray[np.void]]],
     ) -> None:
+        from whence.kernels.spills import take_rows
+
         for number, entries in batches:
             self._batches.setdefault(number, []).append(entries)
         done = 0
-        while done < len(messages):
-            taken = min(len(messages) - done, ROWS_MAX - self._row_count)
-            rows = slice(self._row_count, self._row_count + taken)
-            for name in self._rows.dtype.names or ():
-                self._rows[name][rows] = messages[name][done : done + taken]
-            self._row_numbers[rows] = numbers[done : done + taken]
-            self._row_count += taken
-            done += taken
-            if self._row_count == ROWS_MAX:
-                self._write_block()
+        rows = self._rows[: max(ROWS_MIN, self._row_count, ROWS_OF_QUEUE * self._numbers.count)]
+        while True:
+            done, self._row_count = take_rows(
+                messages, numbers, done, self._base_offset, self._numbers.known, rows, self._row_count
+            )
+            if done == len(messages):
+                break
+            self._write_block()
 
     def _write_block(self) -> None:
         """Write the rows of queues that wait: those of one group together, and of one queue."""
-        from whence.kernels.queues import sort_rows
+        from whence.kernels.spills import RUN, sort_rows
 
-        count = self._numbers.count
-        starts, counts = np.empty(count, np.int64), np.zeros(count, np.int64)
-        rows = np.empty(self._row_count, self._rows.dtype)
-        sort_rows(
-            self._rows[: self._row_count],
-            self._row_numbers[: self._row_count],
-            self._numbers.known,
-            starts,
-            counts,
-            rows,
-        )
-        runs: list[list[tuple[int, NDArray[np.void]]]] = [[] for _ in range(self._recipe.groups)]
-        for number in np.flatnonzero(counts).tolist():
-            start, end = int(starts[number]), int(starts[number] + counts[number])
-            runs[self._group(number)].append((number, rows[start:end]))
-        for number, entries in self._batches.items():
-            runs[self._group(number)].append((number, np.concatenate(entries, dtype=BATCH_ENTRY)))
+        runs = np.zeros(self._numbers.count, RUN)
+        sort_rows(self._rows[: self._row_count], runs, *self._columns)
+        groups: list[list[int]] = [[] for _ in range(self._recipe.groups)]
+        for number in sorted({*np.flatnonzero(runs["count"]).tolist(), *self._batches}):
+            groups[group_of(*self._numbers.places[number], len(groups))].append(number)
         parts = []
-        for group in runs:
+        for group in groups:
             parts.append(self._queues.size)
-            for number, run in group:
-                self._write_run(*self._numbers.places[number], run)
+            for number in group:
+                if number in self._batches:
+                    entries = np.concatenate(self._batches[number], dtype=BATCH_ENTRY)
+                    self._write_run(number, entries, is_batch=True)
+                else:
+                    self._write_rows(number, runs[number])
         self._table.append(np.array([*parts, self._queues.size], np.int64))
         self._row_count = 0
         self._batches.clear()
 
-    def _write_run(self, topic: str, queue: int, rows: NDArray[np.void]) -> None:
-        name = topic.encode()
-        if rows.dtype == BATCH_ENTRY:
-            self._queues.append(RUN.pack(1, 0, 0, len(name), queue, len(rows), 0) + name)
-            self._queues.append(rows)
-            return
-        first, codes = int(rows["queue_offset"][0]), _narrow(rows["tags_code"])
-        is_in_order = bool((np.diff(rows["queue_offset"]) == 1).all())
-        self._queues.append(RUN.pack(0, codes.itemsize, is_in_order, len(name), queue, len(rows), first) + name)
-        self._queues.append((rows["physical_offset"] - self._base_offset).astype(np.uint32))
-        self._queues.append(np.ascontiguousarray(rows["size"]))
-        self._queues.append(np.ascontiguousarray(codes))
-        if not is_in_order:
-            self._queues.append(np.ascontiguousarray(rows["queue_offset"]))
+    def _write_rows(self, number: int, run: np.void) -> None:
+        rows = slice(int(run["start"]), int(run["start"] + run["count"]))
+        positions, sizes, codes, short_codes, queue_offsets = (column[rows] for column in self._columns)
+        if not run["is_wide"]:
+            codes = short_codes
+        columns = [positions, sizes, codes, queue_offsets] if run["has_jumps"] else [positions, sizes, codes]
+        first = int(queue_offsets[0])
+        self._write_run(number, *columns, code_size=codes.itemsize, is_in_order=not run["has_jumps"], first=first)
 
-    def _group(self, number: int) -> int:
-        return group_of(*self._numbers.places[number], self._recipe.groups)
+    def _write_run(
+        self,
+        number: int,
+        *columns: NDArray[Any],
+        is_batch: bool = False,
+        code_size: int = 0,
+        is_in_order: bool = False,
+        first: int = 0,
+    ) -> None:
+        topic, queue = self._numbers.places[number]
+        name = topic.encode()
+        head = RUN_HEAD.pack(is_batch, code_size, is_in_order, len(name), queue, len(columns[0]), first)
+        self._queues.append(head + name)
+        for column in columns:
+            self._queues.append(column)
 
     def finish(self) -> None:
         """Write what waits."""
@@ -497,12 +497,12 @@ def _read_run(mapped: MappedFile, at: int, base_offset: int) -> tuple[Run, int]:
     """The run at a position, and the position behind it."""
     from whence.kernels.queues import QUEUED
 
-    if not 0 <= at <= mapped.size - RUN.size:
+    if not 0 <= at <= mapped.size - RUN_HEAD.size:
         raise TruncatedError("ends in a run", position=at, path=mapped.path)
-    is_batch, code_size, is_in_order, topic_size, queue, count, first = RUN.unpack_from(mapped.data, at)
-    begin, at = at, at + RUN.size + topic_size
+    is_batch, code_size, is_in_order, topic_size, queue, count, first = RUN_HEAD.unpack_from(mapped.data, at)
+    begin, at = at, at + RUN_HEAD.size + topic_size
     try:
-        topic = str(mapped.data[begin + RUN.size : at], "utf-8")
+        topic = str(mapped.data[begin + RUN_HEAD.size : at], "utf-8")
     except UnicodeDecodeError as error:
         raise CorruptError("has a run whose topic is no text", position=begin, path=mapped.path) from error
     if is_batch:
