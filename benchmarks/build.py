@@ -24,9 +24,9 @@ from benchmarks.harness import Comparison, Options, Peer, Result, Target, measur
 from benchmarks.java_peer import java_peer
 from whence.files.disk import Disk
 from whence.pipeline.build import Build, BuildPlace, BuildSettings
-from whence.pipeline.build import Runner as AnyRunner
 from whence.pipeline.runner import Runner
 from whence.pipeline.session import open_session
+from whence.pipeline.task_runner import TaskRunner
 from whence.pipeline.verify import Verify, VerifyPlace, VerifySettings, work_folder
 from whence.store.commit_log import CommitLog
 from whence.store.index_file import DEFAULT_SHAPE
@@ -112,7 +112,7 @@ def _first_files(files: Sequence[Path], store: Path) -> Path:
     return store
 
 
-def _build(runner: AnyRunner, store: Path, folder: Path) -> Callable[[int], Any]:
+def _build(runner: TaskRunner, store: Path, folder: Path) -> Callable[[int], Any]:
     sidecar = folder / "sidecar"
 
     def emptied(_: int) -> CommitLog:
@@ -128,7 +128,7 @@ def _build(runner: AnyRunner, store: Path, folder: Path) -> Callable[[int], Any]
     return timed(emptied, build, CommitLog.close)
 
 
-def _verify(runner: AnyRunner, store: Path, folder: Path) -> Callable[[int], Any]:
+def _verify(runner: TaskRunner, store: Path, folder: Path) -> Callable[[int], Any]:
     """Verify what the build of the round before left; the first round builds it."""
     sidecar, build = folder / "sidecar", _build(runner, store, folder)
 

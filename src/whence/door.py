@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from urllib.parse import unquote, urlsplit
 
 from whence.errors import NotFoundError, UsageError
@@ -174,112 +174,93 @@ def expire_store(
         return expiry.run(now_ms, keep_from, progress)
 
 
+class JobAsked(TypedDict, total=False):
+    """What every job on Spark may be given.
+
+    ``out`` is the sidecar, if that does not lie beside the store. ``slots``, ``items`` and ``dialect`` are those that
+    the store shows unless they are given. ``jobs`` is into how many tasks the work is cut; it changes nothing about
+    the bytes. ``log_file`` is where Spark's own words go.
+    """
+
+    out: str | Path | None
+    slots: int | None
+    items: int | None
+    dialect: str | None
+    jobs: int | None
+    spark: SparkSettings | None
+    log_file: Path | None
+
+
 def build_store(
     path: str | Path,
     *,
-    out: str | Path | None = None,
     in_place: bool = False,
     rebuild: bool = False,
-    slots: int | None = None,
-    items: int | None = None,
-    dialect: str | None = None,
-    jobs: int | None = None,
     with_sums: bool = False,
-    spark: SparkSettings | None = None,
-    log_file: Path | None = None,
     watcher: Watcher | None = None,
+    **asked: Unpack[JobAsked],
 ) -> Built:
     """Build what is missing of a store's indexes, on Spark: into its sidecar, or the folder ``out``.
 
-    ``in_place`` puts RocketMQ's kinds of files into the store itself; ``rebuild`` makes all of them anew. ``slots``,
-    ``items`` and ``dialect`` are those that the store shows unless they are given. ``jobs`` is into how many tasks
-    the work is cut; it changes nothing about the bytes. ``with_sums`` tells each file's SHA-256.
+    ``in_place`` puts RocketMQ's kinds of files into the store itself; ``rebuild`` makes all of them anew.
+    ``with_sums`` tells each file's SHA-256.
     """
     from whence.pipeline.jobs import BuildOptions, build_indexes
-    from whence.pipeline.session import SparkSettings
 
     folder = _folder_of_job(path)
-    options = BuildOptions(
-        out=None if out is None else _folder_of(out).absolute(),
-        in_place=in_place,
-        rebuild=rebuild,
-        shape=_shape(slots, items),
-        dialect=None if dialect is None else _dialect(dialect),
-        jobs=jobs,
-        with_sums=with_sums,
-        spark=spark or SparkSettings(),
-        log_file=log_file,
-    )
+    options = BuildOptions(**_job_options(asked), in_place=in_place, rebuild=rebuild, with_sums=with_sums)
     return build_indexes(folder, options, watcher)
 
 
-def verify_store(
-    path: str | Path,
-    *,
-    out: str | Path | None = None,
-    slots: int | None = None,
-    items: int | None = None,
-    dialect: str | None = None,
-    jobs: int | None = None,
-    spark: SparkSettings | None = None,
-    log_file: Path | None = None,
-    watcher: Watcher | None = None,
-) -> Verified:
+def verify_store(path: str | Path, *, watcher: Watcher | None = None, **asked: Unpack[JobAsked]) -> Verified:
     """Hold a store's log and indexes against each other, on Spark. Nothing of it is changed.
 
     What readers use is judged: the sidecar, in ``out`` or beside the store, or else the store's own files.
     """
-    from whence.pipeline.session import SparkSettings
-    from whence.pipeline.verify_jobs import VerifyOptions, verify_indexes
+    from whence.pipeline.jobs import JobOptions
+    from whence.pipeline.verify_jobs import verify_indexes
 
     folder = _folder_of_job(path)
-    options = VerifyOptions(
-        out=None if out is None else _folder_of(out).absolute(),
-        shape=_shape(slots, items),
-        dialect=None if dialect is None else _dialect(dialect),
-        jobs=jobs,
-        spark=spark or SparkSettings(),
-        log_file=log_file,
-    )
-    return verify_indexes(folder, options, watcher)
+    return verify_indexes(folder, JobOptions(**_job_options(asked)), watcher)
 
 
 def repair_store(
     path: str | Path,
     *,
-    out: str | Path | None = None,
     in_place: bool = False,
     cut_tail: bool = False,
     dry_run: bool = False,
-    slots: int | None = None,
-    items: int | None = None,
-    dialect: str | None = None,
-    jobs: int | None = None,
-    spark: SparkSettings | None = None,
-    log_file: Path | None = None,
     watcher: Watcher | None = None,
+    **asked: Unpack[JobAsked],
 ) -> Repaired:
     """Mend what :func:`verify_store` finds, on Spark: damaged files are made anew from the log.
 
     A store that whence did not make is only read, and its sidecar gets what is right, unless ``in_place`` allows to
     change it. ``cut_tail`` cuts off what lies behind the log's last whole record. ``dry_run`` only tells.
     """
-    from whence.pipeline.session import SparkSettings
     from whence.pipeline.verify_jobs import RepairOptions, repair_indexes
 
     folder = _folder_of_job(path)
-    options = RepairOptions(
-        out=None if out is None else _folder_of(out).absolute(),
-        shape=_shape(slots, items),
-        dialect=None if dialect is None else _dialect(dialect),
-        jobs=jobs,
-        spark=spark or SparkSettings(),
-        log_file=log_file,
-        in_place=in_place,
-        cut_tail=cut_tail,
-        dry_run=dry_run,
-    )
+    options = RepairOptions(**_job_options(asked), in_place=in_place, cut_tail=cut_tail, dry_run=dry_run)
     return repair_indexes(folder, options, watcher)
+
+
+def _job_options(asked: JobAsked) -> dict[str, Any]:
+    """The members of :class:`whence.pipeline.jobs.JobOptions`."""
+    from whence.pipeline.session import SparkSettings
+
+    unknown = asked.keys() - JobAsked.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"{', '.join(sorted(unknown))}: a job has {', '.join(JobAsked.__annotations__)}")
+    out, dialect = asked.get("out"), asked.get("dialect")
+    return {
+        "out": None if out is None else _folder_of(out).absolute(),
+        "shape": _shape(asked.get("slots"), asked.get("items")),
+        "dialect": None if dialect is None else _dialect(dialect),
+        "jobs": asked.get("jobs"),
+        "spark": asked.get("spark") or SparkSettings(),
+        "log_file": asked.get("log_file"),
+    }
 
 
 def _folder_of_job(path: str | Path) -> Path:

@@ -17,10 +17,10 @@ from whence.errors import LockedError, UsageError
 from whence.files.disk import Disk
 from whence.files.lock import StoreLock
 from whence.pipeline import jobs, verify_jobs
-from whence.pipeline.jobs import BuildOptions, build_indexes
+from whence.pipeline.jobs import BuildOptions, JobOptions, build_indexes
 from whence.pipeline.repair import Repaired
 from whence.pipeline.verify import Verified
-from whence.pipeline.verify_jobs import RepairOptions, VerifyOptions, repair_indexes, verify_indexes
+from whence.pipeline.verify_jobs import RepairOptions, repair_indexes, verify_indexes
 from whence.store.findings import FindingKind
 
 
@@ -46,7 +46,7 @@ def build(store: Path) -> None:
 
 
 def verify(store: Path) -> Verified:
-    return verify_indexes(store, VerifyOptions())
+    return verify_indexes(store, JobOptions())
 
 
 def repair(store: Path, **options) -> Repaired:

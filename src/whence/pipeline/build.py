@@ -16,12 +16,12 @@ import hashlib
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, tzinfo
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 from whence.errors import CorruptError, FormatError, FullError, StoreError
 from whence.files.disk import Disk
@@ -33,6 +33,7 @@ from whence.formats.rocketmq.index_file import FIRST_ITEM, HEADER_SIZE, ITEM_SIZ
 from whence.formats.time_blocks import TIME_BLOCK
 from whence.pipeline.plan import plan_index
 from whence.pipeline.scanning import cut_stretches, indexed_stretches, scan_stretches
+from whence.pipeline.task_runner import CountedRunner, TaskRunner
 from whence.pipeline.tasks import (
     TAKEN,
     IndexTask,
@@ -40,14 +41,12 @@ from whence.pipeline.tasks import (
     Made,
     MadeFile,
     QueueTask,
-    ScanTask,
     TimesTask,
     build_index_task,
     build_queues_task,
     build_times_task,
     file_state,
     read_made,
-    scan_stretch_task,
 )
 from whence.store.commit_log import CommitLog
 from whence.store.damage import Damage
@@ -57,7 +56,7 @@ from whence.store.log_scan import LogScan
 from whence.store.message_store import Dialect
 from whence.store.queue_files import queues_size
 from whence.store.sidecar import NO_HEADER, Sidecar
-from whence.store.spill import SPILLED_ITEM, SPILLED_MESSAGE, Recipe, Spilled, Stretch, machine_id, read_spilled
+from whence.store.spill import SPILLED_ITEM, SPILLED_MESSAGE, Recipe, Spilled, machine_id, read_spilled
 
 WORK = "work"
 GROUPS_A_SLOT = 2  # parts of the queues for each task that runs at once
@@ -68,24 +67,6 @@ QUEUE_FOLDERS = ("consumequeue", "batchconsumequeue")
 
 
 ALL_KINDS = tuple(Kind)
-
-Given = TypeVar("Given")
-Giving = TypeVar("Giving")
-
-
-class Runner(Protocol):
-    """Runs tasks side by side; see :class:`whence.pipeline.runner.Runner`."""
-
-    slots: int
-
-    def map(
-        self,
-        name: str,
-        task: Callable[[Given], Giving],
-        inputs: Sequence[Given],
-        *,
-        size_of: Callable[[Given], int] | None = None,
-    ) -> list[Giving]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,15 +170,14 @@ class Build:
         place: BuildPlace,
         settings: BuildSettings,
         known: Sidecar | None,
-        runner: Runner,
+        runner: TaskRunner,
         disk: Disk,
     ) -> None:
         self._log = log
         self._place = place
         self._settings = settings
-        self._runner = runner
+        self._runner = CountedRunner(runner)
         self._disk = disk
-        self._task_count = 0
         self._known = known if goes_on(log, place, settings, known) else None
         self._from = log.begin_offset if self._known is None else self._known.indexed_to
         groups = max(min(GROUPS_A_SLOT * (settings.jobs or runner.slots), GROUPS_MAX), 1)
@@ -268,19 +248,10 @@ class Build:
         a_message, an_item = SPILLED_MESSAGE + ENTRY_SIZE, SPILLED_ITEM + ITEM_SIZE
         return (messages * a_message + items * an_item) * size // SAMPLE_SIZE
 
-    def _map(
-        self, name: str, task: Callable[[Given], Giving], inputs: Sequence[Given], size_of: Callable[[Given], int]
-    ) -> list[Giving]:
-        self._task_count += len(inputs)
-        return self._runner.map(name, task, inputs, size_of=size_of) if inputs else []
-
     # -- pass one --------------------------------------------------------------------------------------------------
 
     def _scan(self) -> tuple[Spilled, ...]:
-        def run(tasks: Sequence[ScanTask]) -> list[Spilled]:
-            return self._map("scan", scan_stretch_task, tasks, lambda task: _size(task.stretch))
-
-        return scan_stretches(self._stretches, self._recipe, self._work, run, self._spilled_before())
+        return scan_stretches(self._stretches, self._recipe, self._work, self._runner, self._spilled_before())
 
     def _spilled_before(self) -> dict[int, Spilled]:
         """What a build that was killed left.
@@ -315,7 +286,7 @@ class Build:
         ]
         done = self._made_before()
         todo = [task for task in tasks if task.key not in done]
-        done |= dict(zip((task.key for task in todo), self._map("build", build_task, todo, lambda _: 0), strict=True))
+        done |= dict(zip((task.key for task in todo), self._runner.map("build", build_task, todo), strict=True))
         return [done[task.key] for task in tasks]
 
     def _made_before(self) -> dict[str, Made]:
@@ -410,7 +381,7 @@ class Build:
             items=sum(spilled.item_count for spilled in taken),
             bytes_read=sum(spilled.end_offset - spilled.begin_offset for spilled in taken),
             elapsed_s=elapsed_s,
-            tasks=self._task_count,
+            tasks=self._runner.task_count,
             skipped_files=skipped,
             from_offset=self._from,
             to_offset=sidecar.indexed_to,
@@ -575,10 +546,6 @@ def build_task(task: IndexTask | QueueTask | TimesTask) -> Made:
 
 def _files(made: Sequence[Made]) -> Iterator[MadeFile]:
     return (file for each in made for file in each.files)
-
-
-def _size(stretch: Stretch) -> int:
-    return stretch.to_offset - stretch.from_offset
 
 
 def _meets(from_offset: int, to_offset: int, stretches: Sequence[tuple[int, int]]) -> bool:

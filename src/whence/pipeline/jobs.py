@@ -34,22 +34,33 @@ COUNT_MAX = 2**31 - 1  # of slots and items
 
 
 @dataclass(frozen=True, slots=True)
-class BuildOptions:
+class JobOptions:
     """What a user asks for. None: what the sidecar says, else what the store's own files show, else RocketMQ's."""
 
     out: Path | None = None
-    in_place: bool = False
-    rebuild: bool = False
     shape: Shape | None = None
     dialect: Dialect | None = None
     jobs: int | None = None
-    with_sums: bool = False
     spark: SparkSettings = field(default_factory=SparkSettings)
     log_file: Path | None = None
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
             raise UsageError(f"--jobs {self.jobs}: there is at least one task")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all tasks run on this machine."""
+        return self.spark.master is None or self.spark.master.startswith("local")
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions(JobOptions):
+    """``in_place``: into the store itself. ``rebuild``: all anew. ``with_sums``: tell each file's SHA-256."""
+
+    in_place: bool = False
+    rebuild: bool = False
+    with_sums: bool = False
 
 
 def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None = None) -> Built:
@@ -137,7 +148,7 @@ def _settings(
         jobs=options.jobs,
         rebuild=options.rebuild,
         with_sums=options.with_sums,
-        is_local=options.spark.master is None or options.spark.master.startswith("local"),
+        is_local=options.is_local,
         # A store of whence's own is indexed when it is closed: only what is not RocketMQ's is missing.
         kinds=(Kind.TIMES,) if ownership is not None and not options.rebuild else ALL_KINDS,
     )

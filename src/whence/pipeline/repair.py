@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import filecmp
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from whence.errors import FormatError, StoreError
 from whence.files.disk import Disk
 from whence.files.folder import is_file, is_folder
 from whence.files.names import index_name
 from whence.formats.rocketmq.checkpoint import Checkpoint, encode_checkpoint
-from whence.pipeline.build import QUEUE_FOLDERS, Runner
+from whence.pipeline.build import QUEUE_FOLDERS
 from whence.pipeline.index_parts import IndexPart, read_ends
 from whence.pipeline.repair_tasks import (
     RebuildIndexTask,
@@ -29,6 +29,7 @@ from whence.pipeline.repair_tasks import (
     rebuild_queues_task,
 )
 from whence.pipeline.scanning import SpilledLog, indexed_stretches
+from whence.pipeline.task_runner import TaskRunner
 from whence.pipeline.tasks import TimesTask, build_times_task, own_name
 from whence.pipeline.verify import (
     REPAIR_EXTRA,
@@ -46,9 +47,6 @@ from whence.store.queue_files import queues_size
 from whence.store.sidecar import NAME as SIDECAR_NAME
 from whence.store.sidecar import NO_HEADER
 from whence.store.spill import group_of
-
-Given = TypeVar("Given")
-Giving = TypeVar("Giving")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ class Repair:
         log_folders: Sequence[Path],
         place: VerifyPlace,
         settings: VerifySettings,
-        runner: Runner,
+        runner: TaskRunner,
         work: Path,
         disk: Disk,
     ) -> None:
@@ -119,9 +117,6 @@ class Repair:
             self._write_checkpoint(found)
         return self._mended
 
-    def _map(self, name: str, task: Callable[[Given], Giving], inputs: Sequence[Given]) -> list[Giving]:
-        return self._runner.map(name, task, inputs) if inputs else []
-
     # -- the index -------------------------------------------------------------------------------------------------
 
     def _mend_index(self, found: Verified) -> None:
@@ -131,7 +126,7 @@ class Repair:
             (part, each) for part, each in damaged if part.first + part.begun < part.behind or self._is_made(part)
         ]
         tasks = [self._index_task(part, each, log, found.judged_to) for part, each in kept]
-        rebuilt = self._map("rebuild index", rebuild_index_task, tasks)
+        rebuilt = self._runner.map("rebuild index", rebuild_index_task, tasks)
         if kept:
             self._disk.make_folder(self._place.root / "index")
         names = {part.file.path.name for part, _ in found.parts}
@@ -199,7 +194,7 @@ class Repair:
             RebuildQueuesTask(str(self._work), group, tuple(queues), file_size, self._settings.batch_topics)
             for group, queues in wanted.items()
         ]
-        rebuilt = self._map("rebuild queues", rebuild_queues_task, tasks)
+        rebuilt = self._runner.map("rebuild queues", rebuild_queues_task, tasks)
         folders = dict(zip(wanted, (Path(each.folder) for each in rebuilt), strict=True))
         for each in found.damaged_queues:
             is_batch = each.topic in self._settings.batch_topics
@@ -232,7 +227,8 @@ class Repair:
         if not paths:
             return
         files = tuple((path.name, int(path.name), self._log.file_size, found.times[path], "") for path in paths)
-        (made,) = self._map("rebuild times", build_times_task, [TimesTask("times", str(self._work), files, False)])
+        tasks = [TimesTask("times", str(self._work), files, False)]
+        (made,) = self._runner.map("rebuild times", build_times_task, tasks)
         folder = self._place.sidecar / "times"
         self._disk.make_folder(folder)
         for file in made.files:

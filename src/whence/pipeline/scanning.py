@@ -1,20 +1,21 @@
 """Pass one, for who needs all of a log: stretches, their spills, and the log that they make together.
 
 stretches = cut_stretches(log, from_offset, ...)
-taken = scan_stretches(stretches, recipe, work, run)      spills in the order of the log, each begins where
-                                                          the one before ended
+taken = scan_stretches(stretches, recipe, work, runner)      spills in the order of the log, each begins where
+                                                             the one before ended
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
 from whence.pipeline.plan import ItemRange, LogFilePlace, cut_log, item_ranges, join_stretches, stretch_size
-from whence.pipeline.tasks import ScanTask
+from whence.pipeline.task_runner import TaskRunner
+from whence.pipeline.tasks import ScanTask, scan_stretch_task
 from whence.store.commit_log import CommitLog
 from whence.store.spill import MessageItems, Recipe, Spilled, SpilledItems, Stretch
 
@@ -45,7 +46,7 @@ def scan_stretches(
     stretches: Sequence[Stretch],
     recipe: Recipe,
     work: Path,
-    run: Callable[[Sequence[ScanTask]], list[Spilled]],
+    runner: TaskRunner,
     done: Mapping[int, Spilled] | None = None,
 ) -> tuple[Spilled, ...]:
     """Scan all stretches that are not ``done``, and again those that did not begin where the one before ended."""
@@ -53,7 +54,8 @@ def scan_stretches(
     todo: Sequence[Stretch] = [stretch for stretch in stretches if stretch.number not in spilled]
     tries = 0
     while True:
-        found = run([ScanTask(stretch, recipe, str(work)) for stretch in todo])
+        tasks = [ScanTask(stretch, recipe, str(work)) for stretch in todo]
+        found = runner.map("scan", scan_stretch_task, tasks, size_of=lambda task: task.stretch.size)
         spilled |= {stretch.number: each for stretch, each in zip(todo, found, strict=True)}
         joined = join_stretches(stretches, spilled, tries)
         if not joined.again:

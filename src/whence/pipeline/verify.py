@@ -15,11 +15,11 @@ import shutil
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from whence.files.folder import files_in, folders_in, is_file, is_folder
 from whence.files.lock import StoreLock
 from whence.files.names import is_digits, offset_name
 from whence.formats.time_blocks import TIME_BLOCK
-from whence.pipeline.build import GROUPS_A_SLOT, GROUPS_MAX, QUEUE_FOLDERS, TIMES_A_TASK, Runner
+from whence.pipeline.build import GROUPS_A_SLOT, GROUPS_MAX, QUEUE_FOLDERS, TIMES_A_TASK
 from whence.pipeline.check_tasks import (
     CheckedQueue,
     IndexCheckTask,
@@ -41,7 +41,8 @@ from whence.pipeline.check_tasks import (
 )
 from whence.pipeline.index_parts import IndexPart, plan_parts, read_ends, shapes_of
 from whence.pipeline.scanning import SpilledLog, cut_stretches, indexed_stretches, scan_stretches
-from whence.pipeline.tasks import TAKEN, scan_stretch_task
+from whence.pipeline.task_runner import CountedRunner, TaskRunner
+from whence.pipeline.tasks import TAKEN
 from whence.store.commit_log import CommitLog
 from whence.store.damage import Damage, DamageKind
 from whence.store.findings import Finding, FindingKind, Findings
@@ -67,9 +68,6 @@ REPAIR_LOG = {
     DamageKind.HALF_RECORD: "with --cut-tail, cut it off: the log ends before it",
     DamageKind.RECORDS_BEHIND_END: "with --cut-tail, keep a copy of them aside and cut them off",
 }
-
-Given = TypeVar("Given")
-Giving = TypeVar("Giving")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,15 +179,14 @@ class Verify:
     """One verify. ``work`` is a folder for spills, which the caller makes and removes."""
 
     def __init__(
-        self, log: CommitLog, place: VerifyPlace, settings: VerifySettings, runner: Runner, work: Path, disk: Disk
+        self, log: CommitLog, place: VerifyPlace, settings: VerifySettings, runner: TaskRunner, work: Path, disk: Disk
     ) -> None:
         self._log = log
         self._place = place
         self._settings = settings
-        self._runner = runner
+        self._runner = CountedRunner(runner)
         self._work = work
         self._disk = disk
-        self._task_count = 0
         self._groups = max(min(GROUPS_A_SLOT * (settings.jobs or runner.slots), GROUPS_MAX), 1)
 
     def run(self) -> Verified:
@@ -205,7 +202,7 @@ class Verify:
         self._disk.replace(self._work / TAKEN, "".join(f"{spilled.name}\n" for spilled in judged).encode())
         spilled_log = SpilledLog(self._work, judged)
         index_tasks = self._index_tasks(found, spilled_log)
-        checked = self._map("check index", check_index_task, index_tasks, lambda _: 0)
+        checked = self._runner.map("check index", check_index_task, index_tasks)
         self._add_index(found, checked)
         self._add_queues(found)
         if place.claim is not None:
@@ -215,14 +212,8 @@ class Verify:
         if not place.is_sidecar:
             self._add_checkpoint(found, taken)
         found.damage.sort(key=lambda finding: (str(finding.path), finding.position))
-        found.elapsed_s, found.tasks = time.monotonic() - started, self._task_count
+        found.elapsed_s, found.tasks = time.monotonic() - started, self._runner.task_count
         return found
-
-    def _map(
-        self, name: str, task: Callable[[Given], Giving], inputs: Sequence[Given], size_of: Callable[[Given], int]
-    ) -> list[Giving]:
-        self._task_count += len(inputs)
-        return self._runner.map(name, task, inputs, size_of=size_of) if inputs else []
 
     def _scan(self) -> tuple[Spilled, ...]:
         settings, is_exact = self._settings, self._place.is_exact
@@ -236,14 +227,7 @@ class Verify:
         claim, log = self._place.claim, self._log
         boundary = 0 if claim is None else claim.indexed_to
         stretches = cut_stretches(log, log.begin_offset, self._runner.slots, settings.jobs, boundary)
-        return scan_stretches(
-            stretches,
-            recipe,
-            self._work,
-            lambda tasks: self._map(
-                "scan", scan_stretch_task, tasks, lambda task: task.stretch.to_offset - task.stretch.from_offset
-            ),
-        )
+        return scan_stretches(stretches, recipe, self._work, self._runner)
 
     # -- the index -------------------------------------------------------------------------------------------------
 
@@ -325,7 +309,7 @@ class Verify:
             )
             for group in range(self._groups)
         ]
-        for checked in self._map("check queues", check_queues_task, tasks, lambda _: 0):
+        for checked in self._runner.map("check queues", check_queues_task, tasks):
             found.queue_count += checked.queue_count
             found.entries += checked.entry_count
             found.damaged_queues += checked.damaged
@@ -347,7 +331,7 @@ class Verify:
             TimesCheckTask(str(self._work), tuple(files[at : at + TIMES_A_TASK]))
             for at in range(0, len(files), TIMES_A_TASK)
         ]
-        for checked in self._map("check times", check_times_task, tasks, lambda _: 0):
+        for checked in self._runner.map("check times", check_times_task, tasks):
             found.damaged_times += checked.listed
             _add(found, checked, found.index)
         for name in digit_names(folder):

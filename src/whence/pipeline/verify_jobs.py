@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,16 +24,16 @@ from whence.files.plain_file import PlainFile
 from whence.formats.rocketmq.index_file import HEADER_SIZE, IndexHeader, decode_header
 from whence.pipeline.build import QUEUE_FOLDERS
 from whence.pipeline.index_parts import read_ends
-from whence.pipeline.jobs import BuildOptions, build_indexes, locked
+from whence.pipeline.jobs import BuildOptions, JobOptions, build_indexes, locked
 from whence.pipeline.repair import Mended, Repair, Repaired
 from whence.pipeline.runner import Runner, Watcher
-from whence.pipeline.session import SparkSettings, open_session
+from whence.pipeline.session import open_session
 from whence.pipeline.verify import Verified, Verify, VerifyPlace, VerifySettings, digit_names, work_folder
 from whence.store.commit_log import CommitLog
 from whence.store.findings import Finding, FindingKind
 from whence.store.index_file import Shape
 from whence.store.log_tail import cut_tail
-from whence.store.message_store import Dialect, MessageStore
+from whence.store.message_store import MessageStore
 from whence.store.owned_store import Options, now_ms, own_store
 from whence.store.ownership import NAME as OWNERSHIP_NAME
 from whence.store.ownership import Ownership, read_ownership
@@ -51,28 +51,7 @@ TAIL = (FindingKind.HALF_RECORD, FindingKind.RECORDS_BEHIND_END)
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyOptions:
-    """What a user asks for. None: what the sidecar says, else what the store's own files show."""
-
-    out: Path | None = None
-    shape: Shape | None = None
-    dialect: Dialect | None = None
-    jobs: int | None = None
-    spark: SparkSettings = field(default_factory=SparkSettings)
-    log_file: Path | None = None
-
-    def __post_init__(self) -> None:
-        if self.jobs is not None and self.jobs < 1:
-            raise UsageError(f"--jobs {self.jobs}: there is at least one task")
-
-    @property
-    def is_local(self) -> bool:
-        """Whether all tasks run on this machine."""
-        return self.spark.master is None or self.spark.master.startswith("local")
-
-
-@dataclass(frozen=True, slots=True)
-class RepairOptions(VerifyOptions):
+class RepairOptions(JobOptions):
     """``in_place``: a store that whence did not make is mended itself. ``cut_tail``: the log's torn end goes."""
 
     in_place: bool = False
@@ -80,7 +59,7 @@ class RepairOptions(VerifyOptions):
     dry_run: bool = False
 
 
-def verify_indexes(folder: Path, options: VerifyOptions, watcher: Watcher | None = None) -> Verified:
+def verify_indexes(folder: Path, options: JobOptions, watcher: Watcher | None = None) -> Verified:
     """Hold log and indexes of the store in ``folder`` against each other; nothing of it is changed."""
     sidecar = options.out or sidecar_of(folder)
     with ExitStack() as stack:
@@ -154,7 +133,7 @@ def _build_anew(
 class Judged:
     """A store, and which of its files readers use."""
 
-    def __init__(self, stack: ExitStack, folder: Path, sidecar: Path, options: VerifyOptions) -> None:
+    def __init__(self, stack: ExitStack, folder: Path, sidecar: Path, options: JobOptions) -> None:
         self._options = options
         self._ownership = read_ownership(folder)
         log_folders = () if self._ownership is None else self._ownership.settings.log_paths(folder)

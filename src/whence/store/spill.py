@@ -87,6 +87,11 @@ class Stretch:
     is_exact: bool
     is_last: bool  # whether the log's end is in this file
 
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self.to_offset - self.from_offset
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
