@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/pytest -n auto --dist loadfile
+PYTEST := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 # CHECKED are the folders that ruff and mypy look at; a release archive may lack some of them.
 CHECKED := $(wildcard src tests benchmarks)

@@ -16,6 +16,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 JAVA_TOOLS = ("java", "mvn")
 NO_JAVA = "needs " + " and ".join(JAVA_TOOLS) + " on the PATH"
+LONGEST = ("spark", "compat", "crash")  # folders whose files take minutes: begun last, one core would wait for them
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --long keep all but the long tests; with it keep only those of its part."""
+    """Without --long keep all but the long tests; with it keep only those of its part. The longest come first."""
     wanted = config.getoption("--long")
 
     def is_selected(item: pytest.Item) -> bool:
@@ -36,6 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     deselected = [item for item in items if not is_selected(item)]
     items[:] = [item for item in items if is_selected(item)]
+    items.sort(key=lambda item: item.path.parent.name not in LONGEST)
     config.hook.pytest_deselected(items=deselected)
 
 
