@@ -3,13 +3,16 @@
 import errno
 import os
 import shutil
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
 import numpy as np
+import pytest
 
 from whence.files.disk import Disk, DiskFile
 from whence.formats.buffers import Buffer
@@ -338,3 +341,23 @@ def _renaming(name: str, new_name: str, file: _File) -> Callable[[_Names], objec
         names[new_name] = file
 
     return rename
+
+
+@contextmanager
+def small_disk(folder: Path, size: int, kind: str = "tmpfs") -> Iterator[Path]:
+    """A real disk of so many bytes, mounted at ``folder``; where that is not allowed, the test is skipped."""
+    folder.mkdir()
+    commands = [["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]]
+    if kind == "ext4":
+        image = folder.with_suffix(".image")
+        image.write_bytes(bytes(size))
+        commands = [["mkfs.ext4", "-q", str(image)], ["mount", "-o", "loop", str(image), str(folder)]]
+    for command in commands:
+        try:
+            subprocess.run(command, capture_output=True, text=True, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"no small disk can be mounted here: {getattr(error, 'stderr', '') or error}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)

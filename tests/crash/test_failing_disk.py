@@ -6,7 +6,6 @@ import errno
 import gc
 import os
 import resource
-import subprocess
 import traceback
 from collections.abc import Iterator
 from itertools import count
@@ -19,7 +18,7 @@ import pytest
 import whence
 from tests.crash.checks import check_answers, check_derived, check_log
 from tests.crash.workload import Acknowledged, Sizes, Workload
-from tests.disks import FailingDisk, UnflushedDisk
+from tests.disks import FailingDisk, UnflushedDisk, small_disk
 from whence.errors import StoreError
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_batch_queues")]
@@ -143,33 +142,19 @@ def test_an_index_that_cannot_be_written_stops_nothing_and_is_completed_later(tm
 
 
 @pytest.fixture(params=["ext4", "tmpfs"])
-def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A real disk of a few megabytes."""
-    folder, image = tmp_path / "disk", tmp_path / "image"
-    folder.mkdir()
-    if request.param == "ext4":
-        image.write_bytes(bytes(4 << 20))
-        commands = [["mkfs.ext4", "-q", str(image)], ["mount", "-o", "loop", str(image), str(folder)]]
-    else:
-        commands = [["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]]
-    for command in commands:
-        try:
-            subprocess.run(command, capture_output=True, text=True, check=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            pytest.skip(f"no small disk can be mounted here: {getattr(error, 'stderr', '') or error}")
-    try:
+def full_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A real disk that is soon full."""
+    with small_disk(tmp_path / "disk", {"ext4": 4 << 20, "tmpfs": 1 << 20}[request.param], request.param) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_a_disk_that_is_really_full_is_told_and_loses_nothing(small_disk, tmp_path, flush):
-    ballast = small_disk / "ballast"
+def test_a_disk_that_is_really_full_is_told_and_loses_nothing(full_disk, tmp_path, flush):
+    ballast = full_disk / "ballast"
     ballast.write_bytes(bytes(300_000))
     workload = Workload(Random(1))
     acknowledged: list[Acknowledged] = []
-    store = whence.create(small_disk / "store", flush=flush, **SIZES.arguments())
+    store = whence.create(full_disk / "store", flush=flush, **SIZES.arguments())
     told: list[str] = []
     while not told:
         more, told = workload.put_some(store)
@@ -183,7 +168,7 @@ def test_a_disk_that_is_really_full_is_told_and_loses_nothing(small_disk, tmp_pa
         store.close()
     except StoreError as error:
         assert "No space left on device" in str(error)
-    copytree(small_disk / "store", tmp_path / "store")
+    copytree(full_disk / "store", tmp_path / "store")
     with whence.create(tmp_path / "store", flush=flush, **SIZES.arguments()) as store:
         assert store.wait_dispatched(10)
         check_answers(store, check_log(tmp_path / "store", acknowledged), Random(3))

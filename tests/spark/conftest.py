@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -35,6 +36,18 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture
 def runner(spark: SparkSession) -> Runner:
     return Runner(spark)
+
+
+@pytest.fixture
+def store(made: tuple[Path, dict[str, str]], tmp_path: Path) -> Path:
+    """A copy of the store that the test's module made."""
+    return Path(shutil.copytree(made[0], tmp_path / "store"))
+
+
+@pytest.fixture
+def expected(made: tuple[Path, dict[str, str]]) -> dict[str, str]:
+    """The sums of what its dispatch makes of its log."""
+    return made[1]
 
 
 @pytest.fixture

@@ -62,6 +62,12 @@ def dispatched_sums(store: Path, scratch: Path) -> dict[str, str]:
     return sums(scratch)
 
 
+def make_store(folder: Path, count: int) -> tuple[Path, dict[str, str]]:
+    """A store, and the sums of what its own dispatch makes of its log. Tests take copies."""
+    store = foreign_store(folder / "store", count)
+    return store, dispatched_sums(store, folder / "anew")
+
+
 def check_visible(root: Path) -> None:
     """What a reader could see is whole: index files have their length and as many items as their headers say."""
     for path in (root / "index").glob("*"):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +13,7 @@ import pytest
 
 from tests.spark import builder
 from tests.spark.conftest import PYTHON_PATH
-from tests.spark.stores import DERIVED, check_store, dispatched_sums, foreign_store, sums
+from tests.spark.stores import DERIVED, check_store, make_store, sums
 from whence.door import build_store
 
 pytestmark = pytest.mark.slow
@@ -22,20 +21,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """A store, and the sums of what its own dispatch makes of its log. Tests take copies."""
-    folder = tmp_path_factory.mktemp("made")
-    store = foreign_store(folder / "store")
-    return store, dispatched_sums(store, folder / "anew")
-
-
-@pytest.fixture
-def store(made: tuple[Path, dict[str, str]], tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made[0], tmp_path / "store"))
-
-
-@pytest.fixture
-def expected(made: tuple[Path, dict[str, str]]) -> dict[str, str]:
-    return made[1]
+    return make_store(tmp_path_factory.mktemp("made"), 300)
 
 
 @pytest.fixture

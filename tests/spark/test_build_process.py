@@ -15,7 +15,7 @@ import pytest
 
 import whence
 from tests.spark.conftest import PYTHON_PATH
-from tests.spark.stores import check_store, check_visible, dispatched_sums, foreign_store, sums, write_store
+from tests.spark.stores import check_store, check_visible, make_store, sums, write_store
 from whence.files.lock import StoreLock, lock_holder
 
 pytestmark = pytest.mark.slow
@@ -26,20 +26,7 @@ LIMIT_S = 60
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """A store, and the sums of what its own dispatch makes of its log. Tests take copies."""
-    folder = tmp_path_factory.mktemp("made")
-    store = foreign_store(folder / "store", 600)
-    return store, dispatched_sums(store, folder / "anew")
-
-
-@pytest.fixture
-def store(made: tuple[Path, dict[str, str]], tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made[0], tmp_path / "store"))
-
-
-@pytest.fixture
-def expected(made: tuple[Path, dict[str, str]]) -> dict[str, str]:
-    return made[1]
+    return make_store(tmp_path_factory.mktemp("made"), 600)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from tests.compat.store import Sizes as RocketMQSizes
 from tests.crash.checks import check_answers, check_derived, check_log, read_store
 from tests.crash.workload import Acknowledged, Workload
 from tests.crash.writer import Writers
+from tests.disks import small_disk
 from tests.reference import build_index, query_offset, read_log
 from tests.spark.stores import (
     DERIVED,
@@ -225,18 +226,9 @@ def test_a_log_that_is_written_while_it_is_built_is_indexed_as_far_as_is_told(tm
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(folder)]
-    try:
-        subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no small disk can be mounted here: {getattr(error, 'stderr', '') or error}")
-    try:
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", 48 << 20) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def leave_free(disk: Path, size: int) -> Path:
@@ -258,39 +250,39 @@ def check_full(store: Path, sidecar: Path, ballast: Path, error: StoreError, exp
     assert not (sidecar / "work").exists()
 
 
-def test_a_disk_that_is_full_in_pass_one_is_told_and_the_next_build_is_right(store, small_disk, tmp_path):
+def test_a_disk_that_is_full_in_pass_one_is_told_and_the_next_build_is_right(store, disk, tmp_path):
     expected = dispatched_sums(store, tmp_path / "anew")
-    ballast = leave_free(small_disk, 15 << 20)
+    ballast = leave_free(disk, 15 << 20)
     with pytest.raises(FullError) as failed:
-        build_store(store, out=small_disk / "sidecar", jobs=5)
-    assert not (small_disk / "sidecar/index").exists()
-    check_full(store, small_disk / "sidecar", ballast, failed.value, expected)
+        build_store(store, out=disk / "sidecar", jobs=5)
+    assert not (disk / "sidecar/index").exists()
+    check_full(store, disk / "sidecar", ballast, failed.value, expected)
 
 
-def test_a_disk_that_is_full_in_pass_two_is_told_and_the_next_build_is_right(store, small_disk, tmp_path):
+def test_a_disk_that_is_full_in_pass_two_is_told_and_the_next_build_is_right(store, disk, tmp_path):
     expected = dispatched_sums(store, tmp_path / "anew")
     ballasts: list[Path] = []
 
     def fill(state: JobState) -> None:
         if state.name == "scan" and state.is_ended:
-            ballasts.append(leave_free(small_disk, 60_000))
+            ballasts.append(leave_free(disk, 60_000))
 
     with pytest.raises(StoreError) as failed:
-        build_store(store, out=small_disk / "sidecar", jobs=5, watcher=fill)
-    check_full(store, small_disk / "sidecar", ballasts[0], failed.value, expected)
+        build_store(store, out=disk / "sidecar", jobs=5, watcher=fill)
+    check_full(store, disk / "sidecar", ballasts[0], failed.value, expected)
 
 
-def test_a_sidecar_that_cannot_be_written_is_told(store, small_disk, tmp_path):
-    build_store(store, out=small_disk / "sidecar")
+def test_a_sidecar_that_cannot_be_written_is_told(store, disk, tmp_path):
+    build_store(store, out=disk / "sidecar")
     write_more(store)
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    for out in (small_disk / "sidecar", small_disk / "new"):
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    for out in (disk / "sidecar", disk / "new"):
         with pytest.raises(StoreError, match=f"^{out}.*: Read-only file system$"):
             build_store(store, out=out)
-    check_store(store, is_complete=False, out=small_disk / "sidecar")
-    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
-    build_store(store, out=small_disk / "sidecar")
-    assert sums(small_disk / "sidecar") == dispatched_sums(store, tmp_path / "anew")
+    check_store(store, is_complete=False, out=disk / "sidecar")
+    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+    build_store(store, out=disk / "sidecar")
+    assert sums(disk / "sidecar") == dispatched_sums(store, tmp_path / "anew")
 
 
 def write_more(store: Path, count: int = 30, seed: int = 7) -> None:

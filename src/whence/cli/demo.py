@@ -15,7 +15,7 @@ from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 from whence.cli.explanation import explanation_text
 from whence.cli.inspection import inspection_text
@@ -28,6 +28,8 @@ from whence.files.names import sidecar_of
 from whence.formats.rocketmq.index_file import DEFAULT_SLOT_CAPACITY, ITEM, item_position
 from whence.lookup.answer import Answer
 from whence.store.inspection import inspect_file
+
+Result = TypeVar("Result")
 
 MESSAGES = 200_000
 BATCH = 4000
@@ -153,24 +155,25 @@ class _Demo:
         from whence.pipeline.session import open_session
 
         with open_session():
-            with JobBars(quiet=self._quiet) as bars:
-                built = build_store(shop, watcher=bars)
+            built = self._run(build_store, shop)
             self._say("Build its indexes on Spark, on all cores", ["build", str(shop)], built.to_dict())
             self._show(built_text, built)
             with open_store(shop) as store:
                 self._find(store, "The same question: now the index answers", key="order-4711", limit=2)
             path, position = break_byte(sidecar_of(shop) / "index")
             self._say(f"Break a byte: {path.name} at {position}. Does anybody notice?", ["verify", str(shop)], {})
-            with JobBars(quiet=self._quiet) as bars:
-                verified = verify_store(shop, watcher=bars)
+            verified = self._run(verify_store, shop)
             self.shown[-1]["result"] = verified.to_dict()
             self._show(verified_text, verified)
-            with JobBars(quiet=self._quiet) as bars:
-                repaired = repair_store(shop, watcher=bars)
+            repaired = self._run(repair_store, shop)
             self._say("Mend it: that file is made anew from the log", ["repair", str(shop)], repaired.to_dict())
             self._show(repaired_text, repaired)
         with open_store(shop) as store:
             self._find(store, "And it is found again", key="order-4711", limit=2)
+
+    def _run(self, job: Callable[..., Result], shop: Path) -> Result:
+        with JobBars(quiet=self._quiet) as bars:
+            return job(shop, watcher=bars)
 
     def _show(self, text: Callable[[Any, Screen], None], result: Any) -> None:
         if self._as_text:
