@@ -121,7 +121,7 @@ def test_an_error_at_any_write_or_flush_is_told_and_loses_nothing(tmp_path, flus
     fail_at_every_step(tmp_path, flush, error, times, part, APPENDS)
 
 
-@pytest.mark.long(part=2, count=60)
+@pytest.mark.long(part=2, count=30)
 @pytest.mark.parametrize("flush", ["async", "sync"])
 @pytest.mark.parametrize(("error", "times", "part"), MORE_CASES)
 def test_an_error_at_any_step_of_many_is_told_and_loses_nothing(tmp_path, long_count, flush, error, times, part):
