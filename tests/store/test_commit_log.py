@@ -339,6 +339,20 @@ class TestTheEnd:
         (tmp_path / "commitlog" / f"{FILE_SIZE:020d}").write_bytes(encode_record(record).ljust(FILE_SIZE, b"\0"))
         assert log.end_offset() == FILE_SIZE + record.size
 
+    def test_damage_is_no_end_once_another_file_is_begun(self, tmp_path):
+        """Also for a reader that was there before: it must not wait at the damage for ever."""
+        files = log_bytes(place(MESSAGES))
+        made = make_store(tmp_path, MESSAGES[:1])
+        log = open_log(tmp_path)
+        assert log.end_offset() == made.end_offset
+        data = bytearray(files[f"{0:020d}"])
+        data[made.end_offset + 88] ^= 1  # of the body
+        made.log_files[0].write_bytes(data)
+        assert log.end_offset() == made.end_offset
+        for name in sorted(files)[1:]:
+            (tmp_path / "commitlog" / name).write_bytes(files[name])
+        assert log.end_offset() == open_log(tmp_path).end_offset() > FILE_SIZE
+
     def test_a_boundary_that_is_known_spares_the_walk_to_it(self, tmp_path):
         made = make_store(tmp_path, MESSAGES)
         assert open_log(tmp_path).end_offset(boundary=made.offsets[-1]) == made.end_offset

@@ -178,11 +178,14 @@ class CommitLog:
             stopped = file.walk(self._end - base, self._files.file_size)
             if stopped.last >= 0:
                 self._last = base + stopped.last
-            if stopped.reason is not Reason.BLANK:
+            if stopped.reason is Reason.BLANK:
+                self._end = base + self._files.file_size
+            elif (newer := self.last_written_base()) > base:
+                self._end = newer  # what stands here is damage: the log went on in another file since
+            else:
                 half = stopped.last >= 0 and is_half(file, stopped.last)
                 self._end = base + (stopped.last if half else stopped.position)
                 break
-            self._end = base + self._files.file_size
         self._seen_head = self._last_head()
         return self._end
 
