@@ -25,9 +25,10 @@ from tests.hostile.forge import (
     write_queues,
 )
 from tests.reference import COMPRESSED, Record, encode_properties, encode_record
-from whence.cli.render import answer_table, as_json
+from whence.cli.render import answer_table
 from whence.cli.terminal import Screen
 from whence.errors import CorruptError, WhenceError
+from whence.lookup.answer import as_json
 
 MIB = 1048576
 BOTH_ROADS = [{}, {"scan": True}]

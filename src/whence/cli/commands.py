@@ -62,8 +62,9 @@ def status_of_answer(answer: Answer) -> Status:
 
 def find(given: Namespace) -> Status:
     from whence.cli.progress import Progress
-    from whence.cli.render import FORMATS, as_json, receipt_text
+    from whence.cli.render import FORMATS, receipt_text
     from whence.door import open_stores
+    from whence.lookup.answer import as_json
 
     chosen = _format(given)
     question = _question(given)
@@ -89,8 +90,9 @@ def find(given: Namespace) -> Status:
 def explain(given: Namespace) -> Status:
     from whence.cli.explanation import explanation_text
     from whence.cli.progress import Progress
-    from whence.cli.render import answer_table, as_json, receipt_text
+    from whence.cli.render import answer_table, receipt_text
     from whence.door import open_stores
+    from whence.lookup.answer import as_json
 
     chosen = _format(given)
     question = _question(given)
@@ -112,7 +114,7 @@ def explain(given: Namespace) -> Status:
 def inspect(given: Namespace) -> Status:
     from whence.cli.inspection import inspection_text
     from whence.cli.progress import Progress
-    from whence.cli.render import as_json
+    from whence.lookup.answer import as_json
     from whence.store.inspection import inspect_file
 
     with _output(given) as screen:
@@ -159,7 +161,7 @@ def repair(given: Namespace) -> Status:
 def _run_job(given: Namespace, job: Callable[..., Any], text: Callable[[Any, Screen], None], **asked: Any) -> bool:
     """Run a job on Spark and tell what came of it; whether all is well."""
     from whence.cli.job_bars import JobBars
-    from whence.cli.render import as_json
+    from whence.lookup.answer import as_json
 
     with _output(given) as screen:
         with JobBars(quiet=given.quiet) as bars:
@@ -184,8 +186,9 @@ def _run_job(given: Namespace, job: Callable[..., Any], text: Callable[[Any, Scr
 
 def expire(given: Namespace) -> Status:
     from whence.cli.progress import Progress
-    from whence.cli.render import as_json, expired_text
+    from whence.cli.render import expired_text
     from whence.door import expire_store
+    from whence.lookup.answer import as_json
 
     with _output(given) as screen:
         with Progress("archived" if given.archive else "removed", quiet=given.quiet) as progress:

@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 from whence.cli.explanation import explanation_text
 from whence.cli.inspection import inspection_text
 from whence.cli.job_bars import JobBars
-from whence.cli.render import answer_table, as_json, built_text, receipt_text, repaired_text, verified_text
+from whence.cli.render import answer_table, built_text, receipt_text, repaired_text, verified_text
 from whence.cli.terminal import Screen
 from whence.door import Store, build_store, create_store, open_store, repair_store, verify_store
 from whence.errors import UsageError
 from whence.files.names import sidecar_of
 from whence.formats.rocketmq.index_file import DEFAULT_SLOT_CAPACITY, ITEM, item_position
-from whence.lookup.answer import Answer
+from whence.lookup.answer import Answer, as_json
 from whence.store.inspection import inspect_file
 
 Result = TypeVar("Result")

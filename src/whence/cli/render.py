@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from whence.cli.terminal import Screen, counted, printable, size_text, time_text, width_of
 from whence.errors import FormatError
 from whence.formats.rocketmq.message import Message
-from whence.lookup.answer import Answer, Receipt, message_to_dict
+from whence.lookup.answer import MESSAGE_FIELDS, Answer, Receipt, as_json, csv_fields, message_to_dict
 
 if TYPE_CHECKING:
     from whence.pipeline.build import Built
@@ -31,24 +30,6 @@ HEADERS = (
     "tags",
     "unique id",
     "size",
-)
-CSV_NAMES = (
-    "topic",
-    "queue",
-    "queue_offset",
-    "physical_offset",
-    "store_timestamp_ms",
-    "born_timestamp_ms",
-    "keys",
-    "tags",
-    "unique_id",
-    "offset_id",
-    "size",
-    "reconsume_times",
-    "properties",
-    "body",
-    "body_size",
-    "body_encoding",
 )
 BINARY_SHOWN = 256  # bytes of a body that is no text; JSON has them all
 TOPICS_SHOWN = 20
@@ -71,12 +52,6 @@ WHY_EMPTY = {
 # JSON
 
 
-def as_json(document: Any) -> str:
-    """One JSON document, in ASCII: text from a log cannot reach a terminal raw."""
-    # DEL is the one control character that JSON leaves as it is; it can only stand inside a string.
-    return json.dumps(document).replace("\x7f", "\\u007f")
-
-
 def answer_json(answer: Answer, screen: Screen, *, body: bool) -> None:
     screen.line(as_json(answer.to_dict(body=body)))
 
@@ -90,12 +65,10 @@ def answer_csv(answer: Answer, screen: Screen, *, body: bool) -> None:
     """A line of names, then one for each message; on a terminal, texts are made harmless first."""
     import csv
 
-    writer = csv.DictWriter(screen.stream, CSV_NAMES, lineterminator="\n")
+    writer = csv.DictWriter(screen.stream, MESSAGE_FIELDS, lineterminator="\n")
     writer.writeheader()
     for message in answer:
-        shown = message_to_dict(message, body=body)
-        shown["keys"] = " ".join(shown["keys"])
-        shown["properties"] = json.dumps(shown["properties"], ensure_ascii=False)
+        shown = csv_fields(message, body=body)
         if screen.is_terminal:
             shown = {name: printable(value) if isinstance(value, str) else value for name, value in shown.items()}
         writer.writerow(shown)

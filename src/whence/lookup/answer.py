@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,26 @@ from whence.errors import FormatError
 from whence.formats.rocketmq.message import Message
 from whence.lookup.question import Question
 from whence.store.damage import Damage, DamageKind
+
+MESSAGE_FIELDS = (
+    "topic",
+    "queue",
+    "queue_offset",
+    "physical_offset",
+    "store_timestamp_ms",
+    "born_timestamp_ms",
+    "keys",
+    "tags",
+    "unique_id",
+    "offset_id",
+    "size",
+    "reconsume_times",
+    "properties",
+    "body",
+    "body_size",
+    "body_encoding",
+)
+"""The members of a message in JSON and CSV, in their order."""
 
 
 @dataclass(slots=True)
@@ -113,6 +134,20 @@ def message_to_dict(message: Message, *, body: bool = False) -> dict[str, Any]:
         "body_size": message.body_size,
         "body_encoding": encoding,
     }
+
+
+def csv_fields(message: Message, *, body: bool) -> dict[str, Any]:
+    """A message in CSV's terms."""
+    shown = message_to_dict(message, body=body)
+    shown["keys"] = " ".join(shown["keys"])
+    shown["properties"] = json.dumps(shown["properties"], ensure_ascii=False)
+    return shown
+
+
+def as_json(document: Any) -> str:
+    """One JSON document, in ASCII: text from a log cannot reach a terminal raw."""
+    # DEL is the one control character that JSON leaves as it is; it can only stand inside a string.
+    return json.dumps(document).replace("\x7f", "\\u007f")
 
 
 def _body_text(message: Message) -> tuple[str, str]:
