@@ -83,7 +83,7 @@ def find_texts(record: int, at: int, end: int, data_end: int) -> Texts:
         while marks == 0:
             block += LANES
             marks = find_marks(_VALUE_END, block, end, data_end)
-            are_wide |= _high_bits(block, end, data_end)
+            are_wide |= wide_bits(block, end, data_end)
         mark = block + first_bit(marks)
         marks &= marks - 1
         word = _load_name(at, data_end)
@@ -155,7 +155,7 @@ def find_marks(byte: int, block: int, end: int, data_end: int) -> int:
 
 
 @inlined
-def _high_bits(block: int, end: int, data_end: int) -> int:
+def wide_bits(block: int, end: int, data_end: int) -> int:
     """Which of the 64 bytes from ``block`` on, up to ``end``, are not ASCII."""
     base = min(block, data_end - LANES)
     bits = shift_right(high_bits(base), block - base)

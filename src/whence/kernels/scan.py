@@ -156,6 +156,19 @@ def scan_stretch(
     return ScanResult(message_count, item_count, next_position, Status(status), detail)
 
 
+def scan_records(
+    data: NDArray[np.uint8], base_offset: int, positions: NDArray[np.int64], messages: NDArray[np.void]
+) -> int:
+    """Fill ``messages`` (SCANNED, a row each) with the records that begin at ``positions``, checksums looked at.
+
+    Stops at the first position where no whole record begins; how many rows it filled.
+    """
+    data = data.view()
+    data.flags.writeable = False
+    items = np.empty(ITEMS_MAX, ITEMS)
+    return int(_scan_each(data, base_offset, positions, messages, items, np.zeros(_TOPIC_PLACES, _TOPIC)))
+
+
 # Constants of a kernel are plain numbers: Numba does not count with the members of an IntEnum.
 _END, _FULL, _BLANK, _ZERO, _TRUNCATED, _BAD_MAGIC, _BAD_SIZE, _BAD_LENGTH, _BAD_SUM, _BAD_OFFSET, _BAD_CRC = map(
     int, Status
@@ -367,6 +380,23 @@ def _scan(
         message_count += 1
         position += size
     return message_count, item_count, position, status, detail
+
+
+@kernel
+def _scan_each(data: Any, base_offset: int, positions: Any, messages: Any, items: Any, topics: Any) -> int:
+    """One scan for each record, as long as it says that it is."""
+    for i in range(len(positions)):
+        position = positions[i]
+        if position < 0 or position > len(data) - BLANK_SIZE_MIN:
+            return i
+        size = max(load_i32(address_of(data) + position), BLANK_SIZE_MIN)
+        end = min(position + size, len(data))
+        row = messages[i : i + 1]
+        count, _, _, _, _ = _scan(data, base_offset, position, end, True, False, row, items, topics)
+        if count == 0:
+            return i
+        row[0].topic_before = 0
+    return len(positions)
 
 
 @inlined
