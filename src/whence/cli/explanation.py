@@ -120,6 +120,11 @@ class _Teller:
                     self._title(f"Index file {_name(details['file'])} is passed over: {details['why']}.")
                 else:
                     self._title(f"A part of the log without an index is passed over: {details['why']}.")
+            case "time_blocks":
+                kept, ruled_out = (size_text(details[name]) for name in ("kept_bytes", "ruled_out_bytes"))
+                self._title(
+                    f"Time blocks tell that {ruled_out} of the log have no message of the window; {kept} may."
+                )
             case "scan":
                 self._title(self._scan_words(details))
             case "not_scanned":

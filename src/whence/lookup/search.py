@@ -264,7 +264,8 @@ class LogSearch:
         except FormatError as error:
             self.receipt.damage.append(Damage.from_error(DamageKind.BAD_QUEUE, error))
         self._looked = [(from_offset, to_offset + 1)]  # what lies behind the log's end counts, if that is the end
-        yield from self._scan_log(from_offset, to_offset, Sieve(topic=topic, queue=queue, queue_offset=queue_offset))
+        pieces = self.store.commit_log.pieces(from_offset, to_offset)
+        yield from self._scan_log(pieces, Sieve(topic=topic, queue=queue, queue_offset=queue_offset))
 
     def _with_id(self, text: str) -> Iterator[int]:
         """By offset id, unique id or key: whatever it is."""
@@ -321,10 +322,17 @@ class LogSearch:
             self._look_into_expired(hashes)
 
     def _in_window(self) -> Iterator[int]:
-        """No key is asked: the log itself is scanned, for a broker's clock may have stepped back anywhere."""
+        """No key is asked: the log itself is scanned, but for parts that a sidecar's time blocks rule out."""
         question = self.question
         sieve = Sieve((), question.topic, question.since_ms, question.until_ms, question.queue)
-        yield from self._scan_log(self.cover.begin_offset, self.cover.end_offset, sieve)
+        pieces = self.store.commit_log.pieces(self.cover.begin_offset, self.cover.end_offset)
+        if question.scan is not ScanMode.EVERYTHING:
+            whole, pieces = pieces, self.store.window_stretches(question.since_ms, question.until_ms)
+            kept = sum(end - begin for begin, end in pieces)
+            ruled_out = sum(end - begin for begin, end in whole) - kept
+            if ruled_out:
+                self._step("time_blocks", kept_bytes=kept, ruled_out_bytes=ruled_out)
+        yield from self._scan_log(pieces, sieve)
         if self.receipt.candidates == 0 and not (question.since_ms is None and question.until_ms is None):
             self._whys.add("outside_window")
 
@@ -380,10 +388,9 @@ class LogSearch:
         stretch_keys = self.store.stretch_keys
         return self._scan(segment, lambda begin, end, damage: stretch_keys.candidates(begin, end, keys, damage))
 
-    def _scan_log(self, from_offset: int, to_offset: int, sieve: Sieve) -> Iterator[int]:
-        """A scan of the log itself, file by file, so that an answer that is full spares the rest."""
+    def _scan_log(self, pieces: Sequence[tuple[int, int]], sieve: Sieve) -> Iterator[int]:
+        """A scan of the log itself, piece by piece, so that an answer that is full spares the rest."""
         log = self.store.commit_log
-        pieces = log.pieces(from_offset, to_offset)
         for begin, end in pieces if self.question.oldest_first else reversed(pieces):
             if begin < self._below and end > self._from:
                 segment = Segment(begin, end, None)

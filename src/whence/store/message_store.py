@@ -123,6 +123,19 @@ class MessageStore:
         """The queue offset for a store time; see :meth:`ConsumeQueue.offset_by_time`."""
         return self.queue(topic, queue).offset_by_time(timestamp_ms, boundary)
 
+    def window_stretches(self, since_ms: int | None, until_ms: int | None) -> list[tuple[int, int]]:
+        """The parts of the log that can hold messages of a time window, each in one file, oldest first.
+
+        All of the log, unless a sidecar has time blocks of it.
+        """
+        cover, claim = self.cover(), self.claim()
+        if self.sidecar is None or claim is None or (since_ms is None and until_ms is None):
+            return self.commit_log.pieces(cover.begin_offset, cover.end_offset)
+        from whence.store.time_blocks import TimeBlocks
+
+        blocks = TimeBlocks(self.commit_log, self.sidecar / "times", claim)
+        return blocks.stretches(cover.begin_offset, cover.end_offset, since_ms, until_ms)
+
     def cover(self) -> Cover:
         """Which part of the log the index covers now. Costs microseconds while nothing changes."""
         claim = self.claim()

@@ -1,0 +1,99 @@
+"""TimeBlocks: which parts of a log can hold the messages of a time window, by the sidecar's sparse time index.
+
+Blocks are a claim, as index files are: they count only where ``sidecar.json`` says that the log is indexed, while the
+log is still the one that was, and while a file of them is what a file of blocks can be. Everything else can hold
+anything.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from whence.errors import FormatError, StoreError
+from whence.files.mapped_file import read_whole
+from whence.files.names import offset_name
+from whence.formats.time_blocks import BLOCK_SIZE, TIME_BLOCK, decode_time_blocks
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from whence.store.commit_log import CommitLog
+    from whence.store.sidecar import Sidecar
+
+Stretches = list[tuple[int, int]]
+
+
+class TimeBlocks:
+    """The time blocks of one log, in the folder ``times/`` of a sidecar that says ``claim`` of itself."""
+
+    def __init__(self, log: CommitLog, folder: Path, claim: Sidecar) -> None:
+        self._log = log
+        self._folder = folder
+        self._indexed = claim.indexed if claim.is_of(log) else ()
+
+    def stretches(self, from_offset: int, to_offset: int, since_ms: int | None, until_ms: int | None) -> Stretches:
+        """The parts of ``[from_offset, to_offset)`` that can hold a record of the window, both ends included.
+
+        Both offsets are where records begin, and so is the begin of every part. None reaches over the end of a file.
+        """
+        found: Stretches = []
+        for begin, end in self._log.pieces(from_offset, to_offset):
+            base = self._log.base_of(begin)
+            assert base is not None
+            blocks = (
+                self._blocks(base) if any(first < end and begin < last for first, last in self._indexed) else None
+            )
+            position, parts = begin, []
+            for first, last in self._indexed if blocks is not None else ():
+                first, last = max(first, position), min(last, end)
+                if first < last:
+                    assert blocks is not None
+                    parts += [(position, first), *_matching(blocks, base, first, last, since_ms, until_ms)]
+                    position = last
+            found += _joined([*parts, (position, end)])
+        return found
+
+    def _blocks(self, base: int) -> NDArray[np.void] | None:
+        """The blocks of the log's file at ``base``; None if they are not there, or are none."""
+        try:
+            size_max = -(-self._log.file_size // BLOCK_SIZE) * TIME_BLOCK.itemsize
+            blocks = decode_time_blocks(read_whole(self._folder / offset_name(base), size_max))
+        except (FormatError, StoreError):
+            return None
+        positions = blocks["position"]
+        numbers = positions // BLOCK_SIZE
+        is_whole = len(blocks) and (numbers[1:] > numbers[:-1]).all() and positions[0] >= 0
+        return blocks if is_whole and (blocks["smallest_ms"] <= blocks["largest_ms"]).all() else None
+
+
+def _matching(
+    blocks: NDArray[np.void], base: int, begin: int, end: int, since_ms: int | None, until_ms: int | None
+) -> Stretches:
+    """The parts of an indexed stretch of one file whose blocks meet the window."""
+    begins = blocks["position"].astype("i8") + base
+    if begin < begins[0]:
+        return [(begin, end)]
+    meets = (begins < end).copy()
+    meets[:-1] &= begins[1:] > begin
+    if since_ms is not None:
+        meets &= blocks["largest_ms"] >= since_ms
+    if until_ms is not None:
+        meets &= blocks["smallest_ms"] <= until_ms
+    numbers = meets.nonzero()[0].tolist()
+    ends = [*begins[1:].tolist(), end]
+    return [(max(int(begins[number]), begin), min(ends[number], end)) for number in numbers]
+
+
+def _joined(stretches: Stretches) -> Stretches:
+    """The same without empty ones, and neighbours as one."""
+    joined: Stretches = []
+    for begin, end in stretches:
+        if begin >= end:
+            continue
+        if joined and joined[-1][1] == begin:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((begin, end))
+    return joined
