@@ -7,11 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
-from urllib.parse import unquote, urlsplit
 
-from whence.errors import NotFoundError, UsageError
-from whence.files.folder import is_file, is_folder
-from whence.files.names import OFFSET_MAX, sidecar_of
+from whence.errors import UsageError
+from whence.files.names import OFFSET_MAX
 from whence.formats.rocketmq.host import parse_host
 from whence.lookup import search
 from whence.lookup.answer import Answer
@@ -20,6 +18,7 @@ from whence.lookup.question import Asked, make_question, parse_age
 from whence.lookup.search import Progress
 from whence.store.index_file import Shape
 from whence.store.message_store import Dialect, MessageStore
+from whence.store.opening import folder_of, open_folder, open_owned, store_folder
 
 if TYPE_CHECKING:
     from whence.errors import StoreError
@@ -32,10 +31,7 @@ if TYPE_CHECKING:
     from whence.store.expiry import Expired
     from whence.store.expiry_policy import ExpiryPolicy
     from whence.store.owned_store import OwnedStore
-    from whence.store.ownership import Ownership
     from whence.store.recovery import Recovered
-
-PLATFORMS = ("linux", "darwin")
 
 
 def open_store(
@@ -129,7 +125,7 @@ def create_store(
         warm_up=warm_up,
         expiry=None if keep is None else ExpiryPolicy(parse_age(keep), parse_hours(delete_when)),
     )
-    folder = _folder_of(path).absolute()
+    folder = folder_of(path).absolute()
     named = {name: value for name, value in given.items() if value is not None}
     owned = own_store(folder, named, options, adopt=adopt, disk=disk, clock=clock or now_ms)
     return WritableStore(owned)
@@ -156,10 +152,10 @@ def expire_store(
     from whence.files.lock import StoreLock
     from whence.store.expiry import Expiry
 
-    folder, ownership = _store_folder(path)
+    folder, ownership = store_folder(path)
     policy = _policy(older_than, by)
     log_folders = () if ownership is None else ownership.settings.log_paths(folder)
-    to = None if archive is None else _folder_of(archive)
+    to = None if archive is None else folder_of(archive)
     expiry = Expiry(folder, policy, disk or Disk(), log_folders=log_folders, archive=to)
     keep_from = OFFSET_MAX if ownership is None else ownership.flushed.queues
     now_ms = int(clock() * 1000)
@@ -254,7 +250,7 @@ def _job_options(asked: JobAsked) -> dict[str, Any]:
         raise TypeError(f"{', '.join(sorted(unknown))}: a job has {', '.join(JobAsked.__annotations__)}")
     out, dialect = asked.get("out"), asked.get("dialect")
     return {
-        "out": None if out is None else _folder_of(out).absolute(),
+        "out": None if out is None else folder_of(out).absolute(),
         "shape": _shape(asked.get("slots"), asked.get("items")),
         "dialect": None if dialect is None else _dialect(dialect),
         "jobs": asked.get("jobs"),
@@ -266,7 +262,7 @@ def _job_options(asked: JobAsked) -> dict[str, Any]:
 def _folder_of_job(path: str | Path) -> Path:
     if sys.platform != "linux":
         raise UsageError(f"whence builds indexes on Linux, not on {sys.platform}")
-    folder, _ = _store_folder(path)
+    folder, _ = store_folder(path)
     return folder.absolute()
 
 
@@ -282,54 +278,7 @@ def _policy(older_than: str, by: str) -> ExpiryPolicy:
 def _open_folder(
     path: str | Path, out: str | Path | None, slots: int | None, items: int | None, dialect: str | None
 ) -> MessageStore:
-    if sys.platform not in PLATFORMS:
-        raise UsageError(f"whence reads stores on Linux and macOS, not on {sys.platform}")
-    shape = _shape(slots, items)
-    asked_dialect = None if dialect is None else _dialect(dialect)
-    folder, ownership = _store_folder(path)
-    beside = sidecar_of(folder) if out is None else _folder_of(out)
-    if out is not None and not is_folder(beside):
-        raise NotFoundError(f"{beside}: there is no such folder; whence build {folder} --out {beside} makes it")
-    sidecar = beside if is_folder(beside) else None
-    if ownership is None:
-        return MessageStore(folder, shape, asked_dialect, sidecar=sidecar)
-    return _open_owned(folder, ownership, shape, asked_dialect, sidecar)
-
-
-def _open_owned(
-    folder: Path,
-    ownership: Ownership,
-    shape: Shape | None = None,
-    dialect: Dialect | None = None,
-    sidecar: Path | None = None,
-) -> MessageStore:
-    """A store that whence made, for reading. What it noted of the log tells that it does not end before that."""
-    from whence.store.ownership import is_same_log
-
-    store = MessageStore(folder, shape, dialect, ownership.settings.log_paths(folder), sidecar)
-    if is_same_log(store.commit_log, ownership.flushed):
-        store.commit_log.known_boundary = ownership.flushed.queues
-    return store
-
-
-def _store_folder(path: str | Path) -> tuple[Path, Ownership | None]:
-    """The folder of a RocketMQ store, and what whence noted of it, if it is whence's; NotFoundError if it is none."""
-    folder = _folder_of(path)
-    if not is_folder(folder):
-        raise NotFoundError(f"{folder}: there is no such folder")
-    ownership = None
-    if is_file(folder / "whence.json"):
-        from whence.store.ownership import read_ownership
-
-        ownership = read_ownership(folder)
-    if ownership is None and not is_folder(folder / "commitlog"):
-        hint = ""
-        if folder.name == "commitlog":
-            hint = f"; give the folder above it, {folder.parent}"
-        elif is_folder(folder / "store" / "commitlog"):
-            hint = f"; did you mean {folder / 'store'}?"
-        raise NotFoundError(f"{folder}: is no RocketMQ store, for it has no folder commitlog/{hint}")
-    return folder, ownership
+    return open_folder(path, out, _shape(slots, items), None if dialect is None else _dialect(dialect))
 
 
 def _shape(slots: int | None, items: int | None) -> Shape | None:
@@ -346,16 +295,6 @@ def _dialect(text: str) -> Dialect:
     if text not in list(Dialect):
         raise UsageError(f"dialect {text!r} is not one of {', '.join(Dialect)}")
     return Dialect(text)
-
-
-def _folder_of(path: str | Path) -> Path:
-    text = str(path)
-    if "://" not in text:
-        return Path(path)
-    parts = urlsplit(text)
-    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
-        raise UsageError(f"{text}: only paths and file:// addresses can be opened")
-    return Path(unquote(parts.path))
 
 
 class Store:
@@ -406,7 +345,7 @@ class WritableStore(Store):
 
     def __init__(self, owned: OwnedStore) -> None:
         settings = owned.settings
-        super().__init__([_open_owned(owned.folder, owned.ownership, settings.shape, settings.dialect)])
+        super().__init__([open_owned(owned.folder, owned.ownership, settings.shape, settings.dialect)])
         self._owned = owned
         # Bound here and not defined below: one call less for each message.
         self.append = owned.appender.append
@@ -439,7 +378,7 @@ class WritableStore(Store):
 
     def expire(self, older_than: str, *, by: str = "file", archive: str | Path | None = None) -> Expired:
         """Let go of messages older than an age as ``72h``; see :func:`expire_store`, which is for a store at rest."""
-        to = None if archive is None else _folder_of(archive)
+        to = None if archive is None else folder_of(archive)
         return self._owned.expire(_policy(older_than, by), to)
 
     def flush(self) -> None:

@@ -59,6 +59,22 @@ def find(
             continue  # at most once for each index file: it is not used any more
 
 
+def candidates(
+    store: MessageStore, question: Question, within: tuple[int, int], *, whole: bool = False
+) -> tuple[list[int], list[Damage]]:
+    """Physical offsets between two offsets where a message may lie that answers the question; and damage met.
+
+    For who reads them all at once and looks himself. ``whole``: those that are whole records, each looked at.
+    """
+    while True:
+        search = LogSearch(store, question, NO_POSITION, None, None, within)
+        try:
+            offsets = [offset for offset in search.candidates() if not whole or search.read(offset) is not None]
+        except _BeginAnewError:
+            continue
+        return offsets, search.receipt.damage
+
+
 class _BeginAnewError(Exception):
     """An index file that was believed has a damaged chain, or is gone: what it gave so far may lack messages, too."""
 
@@ -160,6 +176,7 @@ class LogSearch:
         position: int,
         tracer: Tracer | None,
         progress: Progress | None,
+        within: tuple[int, int] = (0, OFFSET_MAX),
     ) -> None:
         self.store = store
         self.question = question
@@ -172,8 +189,8 @@ class LogSearch:
         self._topic_seen = False
         self._walked: IndexFile | None = None  # the file that gave the candidate which is looked at
         self._looked: list[tuple[int, int]] | None = None  # the places that were looked at; None: the whole log
-        self._below = self.cover.end_offset
-        self._from = self.cover.begin_offset
+        self._below = min(self.cover.end_offset, within[1])
+        self._from = max(self.cover.begin_offset, within[0])
         if position != NO_POSITION:
             if question.oldest_first:
                 self._from = position + 1
@@ -184,25 +201,31 @@ class LogSearch:
 
     def messages(self) -> Iterator[Message]:
         """The messages that answer the question, in order, each once."""
-        question = self.question
-        if question.offset is not None:
-            candidates = self._at_offset(question.offset)
-        elif question.queue_offset is not None:
-            candidates = self._at_queue_offset()
-        elif question.id is not None:
-            candidates = self._with_id(question.id)
-        elif question.keys:
-            candidates = self._with_keys(question.keys)
-        else:
-            candidates = self._in_window()
-        last = -1
-        for physical_offset in candidates:
-            if physical_offset == last or not self._from <= physical_offset < self._below:
-                continue
-            last = physical_offset
+        for physical_offset in self.candidates():
             message = self._verified(physical_offset)
             if message is not None:
                 yield message
+
+    def candidates(self) -> Iterator[int]:
+        """Where messages that answer the question may lie, in order, each once."""
+        question = self.question
+        if question.offset is not None:
+            met = self._at_offset(question.offset)
+        elif question.queue_offset is not None:
+            met = self._at_queue_offset()
+        elif question.id is not None:
+            met = self._with_id(question.id)
+        elif question.keys:
+            met = self._with_keys(question.keys)
+        else:
+            met = self._in_window()
+        last = -1
+        for physical_offset in met:
+            if physical_offset == last or not self._from <= physical_offset < self._below:
+                continue
+            last = physical_offset
+            self.receipt.candidates += 1
+            yield physical_offset
 
     def _at_offset(self, physical_offset: int) -> Iterator[int]:
         self._looked = [(physical_offset, physical_offset + 1)]
@@ -445,26 +468,30 @@ class LogSearch:
 
     def _verified(self, physical_offset: int) -> Message | None:
         """The message at a candidate's offset, if it answers the question."""
-        receipt = self.receipt
-        receipt.candidates += 1
-        try:
-            message = self.store.read(physical_offset)
-        except (FormatError, NotFoundError) as error:
-            receipt.rejected += 1
-            self._step("rejected", physical_offset=physical_offset, why=str(error))
-            if self._walked is not None and not self.store.commit_log.is_boundary(physical_offset, []):
-                what = f"an item leads to offset {physical_offset}, where no record begins"
-                raise self._broken(self._walked, CorruptError(what, path=self._walked.path)) from error
-            self._damaged(physical_offset, error)
+        message = self.read(physical_offset)
+        if message is None:
             return None
         why_not = self._why_not(message)
         if why_not is None:
             if self.tracer is not None:
                 self._step("verified", physical_offset=physical_offset, topic=message.topic, keys=message.keys)
             return message
-        receipt.rejected += 1
+        self.receipt.rejected += 1
         self._step("rejected", physical_offset=physical_offset, why=why_not)
         return None
+
+    def read(self, physical_offset: int) -> Message | None:
+        """The message at a candidate's offset; None if none is there, which is damage."""
+        try:
+            return self.store.read(physical_offset)
+        except (FormatError, NotFoundError) as error:
+            self.receipt.rejected += 1
+            self._step("rejected", physical_offset=physical_offset, why=str(error))
+            if self._walked is not None and not self.store.commit_log.is_boundary(physical_offset, []):
+                what = f"an item leads to offset {physical_offset}, where no record begins"
+                raise self._broken(self._walked, CorruptError(what, path=self._walked.path)) from error
+            self._damaged(physical_offset, error)
+            return None
 
     def _why_not(self, message: Message) -> str | None:
         """Why a message does not answer the question; None if it does."""
