@@ -308,8 +308,9 @@ class Store:
         """The messages that answer a question, with a receipt.
 
         The arguments are the question's: ``key`` (one or several), ``topic``, ``id``, ``offset``, ``queue``,
-        ``queue_offset``, ``since``, ``until``, ``tag``, ``limit`` (64; None for all), ``cursor``, ``oldest_first``,
-        ``system_topics``, ``scan``, ``no_scan``. Times are datetimes, ISO texts, epoch ms or ages as ``15m``.
+        ``queue_offset``, ``since``, ``until``, ``tag``, ``field`` (as ``"order=4711"``, or a dict), ``limit`` (64;
+        None for all), ``cursor``, ``oldest_first``, ``system_topics``, ``scan``, ``no_scan``. Times are datetimes,
+        ISO texts, epoch ms or ages as ``15m``.
         """
         return self._ask(None, progress, asked)
 

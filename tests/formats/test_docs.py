@@ -18,7 +18,7 @@ from whence.store.sidecar import Sidecar
 
 FOLDER = Path(__file__).parents[2] / "docs" / "formats"
 ROCKETMQS = ("message", "consume-queue", "index-file", "checkpoint", "ids", "config", "timer")
-PAGES = [f"{name}.md" for name in (*ROCKETMQS, "time-blocks", "sidecar")]
+PAGES = [f"{name}.md" for name in (*ROCKETMQS, "time-blocks", "field-values", "sidecar")]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| (\d+) \| (\w+) \| (\w+) \|", re.MULTILINE)
 

@@ -18,6 +18,7 @@ from tests.golden import ALL, INDEX_FILES, few_fast
 from tests.store_maker import make_store, message
 from whence.errors import CorruptError, NotFoundError, StoreError, UnsupportedError, UsageError, WhenceError
 from whence.files.mapped_file import MappedFile
+from whence.formats.field_values import value_hash
 from whence.formats.rocketmq.checkpoint import Checkpoint, encode_checkpoint
 from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY, FILLER, ExtUnit, encode_ext_unit
 from whence.formats.rocketmq.index_file import ITEM, IndexHeader, decode_items
@@ -30,6 +31,8 @@ from whence.formats.rocketmq.timer import (
     encode_timer_log,
 )
 from whence.formats.time_blocks import TIME_BLOCK
+from whence.store.damage import DamageKind
+from whence.store.field_claim import FieldClaim
 from whence.store.inspection import Kind, inspect_file, kind_of_bytes, kind_of_path
 from whence.store.message_store import Dialect
 from whence.store.sidecar import Sidecar
@@ -258,6 +261,19 @@ def test_what_whence_keeps_is_told_as_such(tmp_path):
     assert facts["flushed_queues"] == facts["flushed_index"] > facts["last_record_offset"] > 0
 
 
+FIELD = FieldClaim(
+    sql="get_json_object(cast(body as string), '$.city')",
+    session_zone="Europe/Paris",
+    ansi=True,
+    spark="4.0.1",
+    slots=97,
+    items=400,
+    indexed=((0, 65000),),
+    last_record_offset=65000,
+    last_record=b"\x02" * 48,
+    index_names=("20250101120000000",),
+    newest_header=IndexHeader(6, 5, 4, 3, 2, 7),
+)
 SIDECAR = Sidecar(
     dialect=Dialect.V5_3,
     slots=97,
@@ -269,7 +285,7 @@ SIDECAR = Sidecar(
     index_names=tuple(f"202601011200000{number:02d}" for number in range(25)),
     newest_header=IndexHeader(1_700_000_000_000, 1_700_000_001_000, 190000, 199000, 8, 12),
     other_topics=("a/b",),
-    fields={"city": "get_json_object(body, '$.city')"},
+    fields={"city": FIELD},
 )
 
 
@@ -289,7 +305,17 @@ def test_what_a_sidecar_claims_is_told(tmp_path):
         "other_topics": "a/b",
         "indexed": [{"from_offset": 0, "to_offset": 65536}, {"from_offset": 131072, "to_offset": 200000}],
         "newest_index": [asdict(SIDECAR.newest_header)],
-        "fields": [{"name": "city", "sql": "get_json_object(body, '$.city')"}],
+        "fields": [
+            {
+                "name": "city",
+                "indexed_to": 65000,
+                "index_files": 1,
+                "session_zone": "Europe/Paris",
+                "ansi": True,
+                "spark": "4.0.1",
+                "sql": "get_json_object(cast(body as string), '$.city')",
+            }
+        ],
     }
     assert [row["index_file"] for row in inspection.rows] == list(SIDECAR.index_names[:20])
     assert inspection.next_start == 20
@@ -316,6 +342,31 @@ def test_a_sidecar_that_is_cut_anywhere_or_newer_is_refused_with_its_name(tmp_pa
     path.write_bytes(data.replace(b'"version": 1', b'"version": 2'))
     with pytest.raises(UnsupportedError, match=f"{path}: version 2 of kind 'rocketmq', where this whence knows 1"):
         inspect_file(path)
+
+
+def values_file(folder: Path, data: bytes) -> Path:
+    path = folder / "fields/city/values/20260101120000000"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def test_the_values_of_a_field_are_told_item_by_item(tmp_path):
+    hashes = b"".join(value_hash("T", city) for city in ("Paris", "Rome", "Oslo"))
+    inspection = inspect_file(values_file(tmp_path, bytes(16) + hashes), start=2)
+    assert (inspection.kind, inspection.facts, inspection.damage) == (Kind.FIELD_VALUES, {"items": 3}, [])
+    assert inspection.rows == [
+        {"item": 2, "position": 32, "value_hash": hashes[16:32].hex()},
+        {"item": 3, "position": 48, "value_hash": hashes[32:].hex()},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "position"), [(bytes(16) + b"x" * 15, 16), (b"x" * 32, 0), (b"", 0), (b"\0" * 15 + b"\1", 0)]
+)
+def test_values_that_cannot_be_right_are_told(tmp_path, data, position):
+    inspection = inspect_file(values_file(tmp_path, data))
+    assert [(damage.kind, damage.position) for damage in inspection.damage] == [(DamageKind.BAD_VALUES, position)]
 
 
 BLOCKS = np.array([(0, 5, 9), (65536, 3, 3), (200_000, -7, 2**62)], TIME_BLOCK)

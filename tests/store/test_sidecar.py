@@ -14,10 +14,24 @@ from tests.store_maker import make_store, message
 from whence.errors import CorruptError, FormatError, UnsupportedError
 from whence.formats.rocketmq.index_file import IndexHeader
 from whence.store.commit_log import CommitLog
+from whence.store.field_claim import SQL_SIZE_MAX, FieldClaim, check_field_name
 from whence.store.index_file import IndexFile, Shape
 from whence.store.message_store import Dialect
 from whence.store.sidecar import Claim, Sidecar, decode_sidecar, read_sidecar
 
+FIELD = FieldClaim(
+    sql="get_json_object(cast(body as string), '$.city')",
+    session_zone="Europe/Paris",
+    ansi=True,
+    spark="4.0.1",
+    slots=97,
+    items=400,
+    indexed=((0, 65536),),
+    last_record_offset=65000,
+    last_record=b"\x02" * 48,
+    index_names=("20250101120000000",),
+    newest_header=IndexHeader(6, 5, 4, 3, 2, 7),
+)
 SIDECAR = Sidecar(
     dialect=Dialect.V5_3,
     slots=97,
@@ -29,9 +43,23 @@ SIDECAR = Sidecar(
     index_names=("20250101120000000", "20260101120000000"),
     newest_header=IndexHeader(1, 2, 3, 4, 5, 6),
     other_topics=("a/b", "ü"),
-    fields={"city": "get_json_object(body, '$.city')"},
+    fields={"city": FIELD},
 )
 offsets = st.integers(0, 2**63 - 1)
+FIELDS = st.builds(
+    FieldClaim,
+    sql=st.text(min_size=1, max_size=9),
+    session_zone=st.text(max_size=9),
+    ansi=st.booleans(),
+    spark=st.text(max_size=9),
+    slots=st.integers(1, 5_000_000),
+    items=st.integers(2, 20_000_000),
+    indexed=st.lists(st.tuples(offsets, offsets).map(sorted).map(tuple), max_size=3).map(tuple),
+    last_record_offset=st.integers(-1, 2**63 - 1),
+    last_record=st.binary(max_size=48),
+    index_names=st.lists(st.from_regex(r"[0-9]{17}", fullmatch=True), max_size=3).map(tuple),
+    newest_header=st.builds(IndexHeader, *[st.integers(-(2**63) + 1, 2**63 - 1)] * 6),
+)
 
 
 @given(
@@ -48,7 +76,7 @@ offsets = st.integers(0, 2**63 - 1)
         newest_header=st.builds(IndexHeader, *[st.integers(-(2**63) + 1, 2**63 - 1)] * 6),
         in_place=st.booleans(),
         other_topics=st.lists(st.text(max_size=5), max_size=3).map(tuple),
-        fields=st.dictionaries(st.text(max_size=5), st.text(max_size=9), max_size=2),
+        fields=st.dictionaries(st.from_regex(r"[a-z0-9_][a-z0-9_-]{0,63}", fullmatch=True), FIELDS, max_size=2),
     )
 )
 def test_what_is_written_is_read_again(tmp_path_factory, sidecar):
@@ -176,6 +204,45 @@ def test_a_member_that_cannot_be_is_refused_with_the_files_name(tmp_path, member
     document = written(tmp_path) | {member: value}
     (tmp_path / "sidecar.json").write_text(json.dumps(document))
     with pytest.raises(CorruptError, match=r"/sidecar\.json at byte [0-9]+: is not what whence wrote"):
+        read_sidecar(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "/etc", "City", "-a", "a" * 65, "é", "a\n", "a\0"])
+def test_a_field_whose_name_is_no_name_is_refused(tmp_path, name):
+    document = written(tmp_path)
+    document["fields"] = {name: document["fields"]["city"]}
+    (tmp_path / "sidecar.json").write_text(json.dumps(document))
+    with pytest.raises(CorruptError, match="is not what whence wrote"):
+        read_sidecar(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a", "order", "order_id", "order-id", "_", "7", "a" * 64])
+def test_a_name_of_a_field_is_plain(name):
+    assert check_field_name(name) == name
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("sql", ""),
+        ("sql", 7),
+        ("sql", "x" * (SQL_SIZE_MAX + 1)),
+        ("session_zone", None),
+        ("session_zone", "x" * 129),
+        ("ansi", 1),
+        ("spark", ["4.0.0"]),
+        ("slots", 0),
+        ("items", 2**31),
+        ("indexed", [[7, 3]]),
+        ("index_files", ["../../x"]),
+        ("newest_index", {}),
+    ],
+)
+def test_a_member_of_a_field_that_cannot_be_is_refused(tmp_path, member, value):
+    document = written(tmp_path)
+    document["fields"]["city"][member] = value
+    (tmp_path / "sidecar.json").write_text(json.dumps(document))
+    with pytest.raises(CorruptError, match="is not what whence wrote"):
         read_sidecar(tmp_path)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from whence.lookup.answer import Answer
 
-QUESTION = ("topic", "id", "offset", "queue", "queue_offset", "since", "until", "tag")
+QUESTION = ("topic", "id", "offset", "queue", "queue_offset", "since", "until", "tag", "field")
 """The members of a question, beside the keys; one at least must be asked."""
 SETTINGS = ("cursor", "oldest_first", "system_topics", "scan", "no_scan")
 
@@ -244,7 +244,7 @@ def _question(given: Namespace) -> dict[str, Any]:
     question = {name: getattr(given, name) for name in QUESTION}
     if given.keys is None and all(value is None for value in question.values()):
         raise UsageError(
-            "nothing is asked; give --key, --id, --offset, --topic, --tag, --since or --until, "
+            "nothing is asked; give --key, --id, --offset, --field, --topic, --tag, --since or --until, "
             "for example: whence find STORE --key order-4711"
         )
     question |= {name: getattr(given, name) for name in SETTINGS}

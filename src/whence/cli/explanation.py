@@ -67,7 +67,13 @@ class _Teller:
     def tell_road(self) -> None:
         """How a question of this kind is answered."""
         asked = self._question
-        if asked.offset is not None:
+        if asked.fields:
+            self._title(
+                "A field's value is computed when the log is indexed. Beside each item of its index files stand 128 "
+                'bits of the hash of "topic#value", and they decide.'
+            )
+            self._tell_hashes()
+        elif asked.offset is not None:
             self._title("A physical offset is the byte address of a record in the CommitLog: it is read there.")
         elif asked.queue_offset is not None:
             self._title(

@@ -290,6 +290,12 @@ def _add_question(parser: Parser) -> None:
     )
     asked.add_argument("--until", metavar="TIME", help="stored then or earlier; both ends are included")
     asked.add_argument("--tag", metavar="T", help="messages with this tag")
+    asked.add_argument(
+        "--field",
+        metavar="NAME=VALUE",
+        action="append",
+        help="messages whose field, which whence build --field has indexed, has this value; repeat it for several",
+    )
 
     how = parser.add_argument_group("how much, and in which order")
     limit = how.add_mutually_exclusive_group()

@@ -43,10 +43,14 @@ WHY_EMPTY = {
     "expired": "the place that was asked for lies before the log's first byte: it was deleted or archived",
     "beyond_end": "the place that was asked for lies behind the log's end: nothing was stored there yet",
     "outside_window": "messages match, but none was stored in that window. Widen --since and --until",
-    "filtered": "messages match but for the tag. Leave --tag out to see them",
+    "filtered": "messages match but for the tag or the field. Leave --tag or --field out to see them",
     "probably_expired": "an index file knows the hash of the key, but its part of the log was deleted or archived",
     "no_such_key": "all of it was searched, and no message matches. Keys and ids are compared whole, with their case",
 }
+NOT_INDEXED_FIELD = (
+    "part of the log has no index of the field, which nobody can look up without its expression. whence build adds "
+    "what is missing; --scan computes it, on Spark"
+)
 
 
 # JSON
@@ -150,7 +154,10 @@ def receipt_text(answer: Answer, screen: Screen, *, only_trouble: bool = False) 
         return
     screen.line(_headline(answer, screen))
     if receipt.why_empty is not None:
-        screen.paragraph(f"Why: {WHY_EMPTY[receipt.why_empty]}.", "  ", "  ")
+        why = WHY_EMPTY[receipt.why_empty]
+        if receipt.why_empty == "not_indexed" and answer.question.fields:
+            why = NOT_INDEXED_FIELD
+        screen.paragraph(f"Why: {why}.", "  ", "  ")
     facts = [] if only_trouble else [*_logs(receipt), *_work(receipt)]
     for name, text in facts:
         screen.paragraph(text, " " * 13, f"  {name:<11}")
@@ -218,6 +225,8 @@ def _work(receipt: Receipt) -> list[tuple[str, str]]:
     scanned = f"{size_text(receipt.scanned_bytes)} of log scanned" if receipt.scanned_bytes else "nothing scanned"
     checked = f"{counted(receipt.candidates, 'candidate')} checked in the log, {receipt.rejected} rejected"
     facts.append(("work", f"{counted(receipt.items_visited, 'item')} visited, {scanned}; {checked}"))
+    if receipt.verified_by == "value_hash":
+        facts.append(("values", "decided by 128 bits of their hash, which were kept when the field was indexed"))
     facts.append(("elapsed", f"{receipt.elapsed_us / 1000:.1f} ms"))
     return facts
 

@@ -62,15 +62,19 @@ class Explanation:
 
     @property
     def hashes(self) -> dict[int, list[str]]:
-        """What was looked for in the index files: hashes, and the texts ``topic#key`` that each is of."""
+        """What was looked for in the index files: hashes, and the texts ``topic#key`` (or value) that each is of."""
         question = self.answer.question
-        if question.offset is not None or question.queue_offset is not None or question.scan is ScanMode.EVERYTHING:
+        is_place = question.offset is not None or question.queue_offset is not None
+        if question.scan is ScanMode.EVERYTHING or (is_place and not question.fields):
             return {}
         topics = [question.topic] if question.topic is not None else self._topics()
+        texts = question.keys if question.id is None else (question.id,)
+        if question.fields:
+            texts = tuple(value for _, value in question.fields)
         found: dict[int, list[str]] = {}
         for topic in topics:
-            for key in question.keys if question.id is None else (question.id,):
-                found.setdefault(key_hash(topic, key), []).append(f"{topic}#{key}")
+            for text in texts:
+                found.setdefault(key_hash(topic, text), []).append(f"{topic}#{text}")
         return found
 
     def _topics(self) -> list[str]:

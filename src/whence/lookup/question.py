@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -15,6 +15,7 @@ LIMIT_DEFAULT = 64
 LIMIT_MAX = 2**31 - 1
 KEY_SIZE_MAX = 32767  # properties, which hold the keys, are no longer
 KEYS_MAX = 10_000
+FIELDS_MAX = 16
 TIME_MAX_MS = 2**63 - 1
 
 _AGE = re.compile(r"([0-9]{1,12})(ms|s|m|h|d|w)")
@@ -34,7 +35,7 @@ class ScanMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question. A message answers it if it meets every member that is set, and any one of the keys.
+    """One question. A message answers it if it meets every member that is set, all fields, and any one of the keys.
 
     Times are epoch milliseconds, both ends included. ``asked_times`` keeps how they were worded, for a cursor must
     know its question again although ``15m`` means another instant by then.
@@ -49,6 +50,7 @@ class Question:
     since_ms: int | None = None
     until_ms: int | None = None
     tag: str | None = None
+    fields: tuple[tuple[str, str], ...] = ()
     limit: int | None = LIMIT_DEFAULT
     cursor: str | None = None
     oldest_first: bool = False
@@ -72,6 +74,9 @@ class Question:
         for name in ("id", "offset", "queue", "queue_offset", "tag", "cursor"):
             if getattr(self, name) is not None:
                 shown[name] = getattr(self, name)
+        if self.fields:
+            texts = [f"{name}={value}" for name, value in self.fields]
+            shown |= {"field": texts[0]} if len(texts) == 1 else {"fields": texts}
         for name in ("oldest_first", "system_topics"):
             if getattr(self, name):
                 shown[name] = True
@@ -92,6 +97,7 @@ class Asked(TypedDict, total=False):
     since: Time | None
     until: Time | None
     tag: str | None
+    field: str | Iterable[str] | Mapping[str, str] | None
     limit: int | None
     cursor: str | None
     oldest_first: bool
@@ -143,6 +149,7 @@ def make_question(now_ms: int, **asked: Unpack[Asked]) -> Question:
         since_ms=since_ms,
         until_ms=until_ms,
         tag=asked.get("tag"),
+        fields=_fields(asked.get("field")),
         limit=limit,
         cursor=asked.get("cursor"),
         oldest_first=asked.get("oldest_first", False),
@@ -170,6 +177,32 @@ def _keys(key: str | bytes | Iterable[str | bytes] | None) -> tuple[str, ...]:
             raise UsageError(f"the key has {len(text)} characters; {KEY_SIZE_MAX} can be stored")
         keys.append(text)
     return tuple(dict.fromkeys(keys))
+
+
+def _fields(field: str | Iterable[str] | Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    """Names and values of fields: ``order=4711``, several of these, or a dict."""
+    if field is None:
+        return ()
+    if isinstance(field, Mapping):
+        pairs = list(field.items())
+    else:
+        pairs = [parse_field(each) for each in ((field,) if isinstance(field, str) else field)]
+    if len(pairs) > FIELDS_MAX:
+        raise UsageError(f"{len(pairs)} fields are too many for one question; {FIELDS_MAX} can be asked")
+    for name, value in pairs:
+        try:
+            value.encode()
+        except (UnicodeEncodeError, AttributeError):
+            raise UsageError(f"the value {value!r} of the field {name} is no text") from None
+    return tuple(dict.fromkeys(pairs))
+
+
+def parse_field(text: str) -> tuple[str, str]:
+    """Name and value of a field that is given as ``NAME=VALUE``."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"{text[:80]!r} asks for no field; give its name and value, as order=4711")
+    return name, value
 
 
 def parse_time(time: Time | None, now_ms: int) -> int | None:

@@ -8,6 +8,7 @@ caller, none eats the limit, and a window is exact to the millisecond at both en
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from heapq import merge
 from itertools import repeat
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from whence.formats.rocketmq.places import offsets_in_queue
 from whence.formats.rocketmq.topics import is_system_topic
 from whence.lookup.answer import Answer, LogReceipt, Receipt
 from whence.lookup.cursor import NO_POSITION, decode_cursor, encode_cursor, resume
+from whence.lookup.field_search import BeginAnewError, FieldSearch
 from whence.lookup.question import Question, ScanMode
 from whence.store.consume_queue import ConsumeQueue, Entry
 from whence.store.damage import Damage, DamageKind
@@ -55,7 +57,7 @@ def find(
     while True:
         try:
             return _find(stores, question, positions, tracer, progress)
-        except _BeginAnewError:
+        except BeginAnewError:
             continue  # at most once for each index file: it is not used any more
 
 
@@ -70,13 +72,9 @@ def candidates(
         search = LogSearch(store, question, NO_POSITION, None, None, within)
         try:
             offsets = [offset for offset in search.candidates() if not whole or search.read(offset) is not None]
-        except _BeginAnewError:
+        except BeginAnewError:
             continue
         return offsets, search.receipt.damage
-
-
-class _BeginAnewError(Exception):
-    """An index file that was believed has a damaged chain, or is gone: what it gave so far may lack messages, too."""
 
 
 def _find(
@@ -124,6 +122,7 @@ def _joined(stores: Sequence[MessageStore], receipts: list[Receipt], *, empty: b
         complete=all(receipt.complete for receipt in receipts),
         index_source=next((r.index_source for r in receipts if r.index_source != "none"), "none"),
         topics_from=next((r.topics_from for r in receipts if r.topics_from), None),
+        verified_by=receipts[0].verified_by,
         logs=[LogReceipt(str(store.folder), receipt) for store, receipt in zip(stores, receipts, strict=True)],
         damage=[damage for receipt in receipts for damage in receipt.damage],
     )
@@ -187,6 +186,7 @@ class LogSearch:
         self.receipt.index_files = self.receipt.index_files_skipped = self.cover.file_count
         self._whys: set[str] = set()
         self._topic_seen = False
+        self._fields: FieldSearch | None = None
         self._walked: IndexFile | None = None  # the file that gave the candidate which is looked at
         self._looked: list[tuple[int, int]] | None = None  # the places that were looked at; None: the whole log
         self._below = min(self.cover.end_offset, within[1])
@@ -209,7 +209,9 @@ class LogSearch:
     def candidates(self) -> Iterator[int]:
         """Where messages that answer the question may lie, in order, each once."""
         question = self.question
-        if question.offset is not None:
+        if question.fields:
+            met = self._with_fields()
+        elif question.offset is not None:
             met = self._at_offset(question.offset)
         elif question.queue_offset is not None:
             met = self._at_queue_offset()
@@ -344,6 +346,35 @@ class LogSearch:
         if hashes and not self._whys and receipt.candidates == receipt.rejected:
             self._look_into_expired(hashes)
 
+    def _with_fields(self) -> Iterator[int]:
+        """Candidates from the index files of fields. What they do not cover cannot be decided."""
+        topics = self._topics()
+        self._fields = FieldSearch(
+            self.store,
+            self.question,
+            self.receipt,
+            self.cover,
+            topics,
+            (self._from, self._below),
+            self._possible,
+            self._step,
+            self._whys.add,
+        )
+        if not topics and self.cover.begin_offset < self.cover.end_offset:
+            self.receipt.complete = False  # nothing tells which topics there are
+            self._whys.add("not_indexed")
+        yield from self._fields.candidates()
+
+    def _possible(self, from_offset: int, to_offset: int) -> Iterator[Message]:
+        """The messages of a part of the log that meet the question, apart from its fields."""
+        question, log = self.question, self.store.commit_log
+        sieve = Sieve((), question.topic, question.since_ms, question.until_ms, question.queue)
+        segment = Segment(from_offset, to_offset, None)
+        for offset in self._scan(segment, lambda begin, end, damage: log.scan(begin, end, sieve, damage)):
+            message = self.store.read(offset)
+            if not message.is_rollback and _differs(question, message) is None:
+                yield message
+
     def _in_window(self) -> Iterator[int]:
         """No key is asked: the log itself is scanned, but for parts that a sidecar's time blocks rule out."""
         question = self.question
@@ -374,13 +405,13 @@ class LogSearch:
         except NotFoundError as error:
             self._step("skipped", file=file, why=str(error))
             self.store.index.forget(file)
-            raise _BeginAnewError from error
+            raise BeginAnewError from error
         self._walked = None
 
-    def _broken(self, file: IndexFile, error: CorruptError) -> _BeginAnewError:
+    def _broken(self, file: IndexFile, error: CorruptError) -> BeginAnewError:
         self._step("bad_chain", file=file, why=str(error))
         self.store.index.distrust(file, error)
-        return _BeginAnewError()
+        return BeginAnewError()
 
     def _chain(self, segment: Segment, file: IndexFile, wanted: int) -> Iterator[int]:
         """Offsets of the items with this hash that lie in the segment, newest first."""
@@ -454,15 +485,19 @@ class LogSearch:
 
     def _hashes(self, keys: tuple[str, ...]) -> set[int]:
         """What the index files hold for the keys: a key's hash depends on its topic."""
+        return {key_hash(topic, key) for topic in self._topics() for key in keys}
+
+    def _topics(self) -> list[str]:
+        """The topics in which something is looked up."""
         question = self.question
         if question.topic is not None:
             self.receipt.topics_from = "question"
-            return {key_hash(question.topic, key) for key in keys}
+            return [question.topic]
         self.receipt.topics_from = self.store.topics_source()
-        wants_system = question.system_topics or question.id is not None
+        wants_system = question.system_topics or question.id is not None or question.offset is not None
         topics = [topic for topic in self.store.topics() if wants_system or not is_system_topic(topic)]
         self._step("topics", topics=sorted(topics))
-        return {key_hash(topic, key) for topic in topics for key in keys}
+        return topics
 
     # -- decisions -------------------------------------------------------------------------------------------
 
@@ -487,6 +522,8 @@ class LogSearch:
         except (FormatError, NotFoundError) as error:
             self.receipt.rejected += 1
             self._step("rejected", physical_offset=physical_offset, why=str(error))
+            if self._fields is not None and not self.store.commit_log.is_boundary(physical_offset, []):
+                raise self._fields.not_a_record() from error
             if self._walked is not None and not self.store.commit_log.is_boundary(physical_offset, []):
                 what = f"an item leads to offset {physical_offset}, where no record begins"
                 raise self._broken(self._walked, CorruptError(what, path=self._walked.path)) from error
@@ -496,47 +533,18 @@ class LogSearch:
     def _why_not(self, message: Message) -> str | None:
         """Why a message does not answer the question; None if it does."""
         question = self.question
-        if question.keys and not any(key in message.keys for key in question.keys):
-            return "it does not bear the key: another one has the same hash"
-        if question.id is not None and not self._has_id(message, question.id):
-            return "it does not bear the id: another one has the same hash"
-        if question.queue_offset is not None:
-            assert question.topic is not None and question.queue is not None
-            is_there = question.queue_offset in offsets_in_queue(message, question.topic, question.queue)
-            if not is_there or message.is_prepared or message.is_rollback:
-                return "it is not in the queue at that offset"
+        if self._fields is not None and not self._fields.is_hit(message):
+            return "its topic and value read alike, but are others"
+        differs = _differs(question, message)
+        if differs is None:
             self._topic_seen = True
-        elif question.topic is not None:
-            if message.topic != question.topic:
-                return f"its topic is {message.topic}"
+            return None
+        why_not, reason = differs
+        if message.topic == question.topic or reason is not None:
             self._topic_seen = True
-        elif (
-            not question.system_topics
-            and question.id is None
-            and question.offset is None
-            and is_system_topic(message.topic)
-        ):
-            return f"its topic {message.topic} is a system topic"
-        if question.queue_offset is None and question.queue is not None and message.queue != question.queue:
-            return f"its queue is {message.queue}"
-        stored = message.store_timestamp_ms
-        if (question.since_ms is not None and stored < question.since_ms) or (
-            question.until_ms is not None and stored > question.until_ms
-        ):
-            self._whys.add("outside_window")
-            return f"it was stored at {stored}, outside the window"
-        if question.tag is not None and message.tags != question.tag:
-            self._whys.add("filtered")
-            return f"its tag is {message.tags}"
-        return None
-
-    @staticmethod
-    def _has_id(message: Message, text: str) -> bool:
-        return (
-            message.offset_id == text.upper()
-            or (message.unique_id == text and not message.is_rollback)
-            or text in message.keys
-        )
+        if reason is not None:
+            self._whys.add(reason)
+        return why_not
 
     def _damaged(self, physical_offset: int, error: FormatError | NotFoundError) -> None:
         """A record that should be there cannot be read. A gap is told as a whole, by :meth:`finish`."""
@@ -571,8 +579,18 @@ class LogSearch:
         if any(damage.kind.hides_messages for damage in receipt.damage):
             receipt.complete = False
         if empty:
+            if question.fields and _names_some(question):
+                self._look_without_fields()
             receipt.why_empty = self._why_empty()
         return receipt
+
+    def _look_without_fields(self) -> None:
+        """Whether messages meet the question but for its fields; asked only when nothing was found."""
+        other = LogSearch(self.store, replace(self.question, fields=()), NO_POSITION, None, None)
+        if next(other.messages(), None) is not None:
+            self._whys.add("filtered")
+        self._whys |= other._whys & {"expired", "beyond_end", "outside_window", "filtered", "probably_expired"}
+        self._topic_seen |= other._topic_seen
 
     def _why_empty(self) -> str:
         whys = set(self._whys)
@@ -597,3 +615,56 @@ class LogSearch:
     def _step(self, name: str, **details: Any) -> None:
         if self.tracer is not None:
             self.tracer.step(name, **details)
+
+
+def _differs(question: Question, message: Message) -> tuple[str, str | None] | None:
+    """Why a message does not answer a question, its fields apart; None if it does.
+
+    In words, and what it is as a reason for an empty answer, where it is one.
+    """
+    if question.keys and not any(key in message.keys for key in question.keys):
+        return "it does not bear the key: another one has the same hash", None
+    if question.id is not None and not _has_id(message, question.id):
+        return "it does not bear the id: another one has the same hash", None
+    if question.offset is not None and message.physical_offset != question.offset:
+        return "it lies elsewhere", None
+    if question.queue_offset is not None:
+        assert question.topic is not None and question.queue is not None
+        is_there = question.queue_offset in offsets_in_queue(message, question.topic, question.queue)
+        if not is_there or message.is_prepared or message.is_rollback:
+            return "it is not in the queue at that offset", None
+    elif question.topic is not None:
+        if message.topic != question.topic:
+            return f"its topic is {message.topic}", None
+    elif (
+        not question.system_topics
+        and question.id is None
+        and question.offset is None
+        and is_system_topic(message.topic)
+    ):
+        return f"its topic {message.topic} is a system topic", None
+    if question.queue_offset is None and question.queue is not None and message.queue != question.queue:
+        return f"its queue is {message.queue}", None
+    stored = message.store_timestamp_ms
+    if (question.since_ms is not None and stored < question.since_ms) or (
+        question.until_ms is not None and stored > question.until_ms
+    ):
+        return f"it was stored at {stored}, outside the window", "outside_window"
+    if question.tag is not None and message.tags != question.tag:
+        return f"its tag is {message.tags}", "filtered"
+    return None
+
+
+def _names_some(question: Question) -> bool:
+    """Whether a question asks for messages that are few, its fields apart."""
+    return bool(question.keys) or any(
+        asked is not None for asked in (question.id, question.offset, question.queue_offset)
+    )
+
+
+def _has_id(message: Message, text: str) -> bool:
+    return (
+        message.offset_id == text.upper()
+        or (message.unique_id == text and not message.is_rollback)
+        or text in message.keys
+    )

@@ -29,7 +29,14 @@ from whence.files.folder import files_in, is_file, is_folder
 from whence.files.mapped_file import MappedFile
 from whence.files.names import index_name, is_digits, offset_name
 from whence.formats.rocketmq.consume_queue import ENTRY_SIZE
-from whence.formats.rocketmq.index_file import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, IndexHeader, decode_header
+from whence.formats.rocketmq.index_file import (
+    FIRST_ITEM,
+    HEADER_SIZE,
+    ITEM_SIZE,
+    NO_HEADER,
+    IndexHeader,
+    decode_header,
+)
 from whence.formats.time_blocks import TIME_BLOCK
 from whence.pipeline.plan import plan_index
 from whence.pipeline.scanning import cut_stretches, indexed_stretches, scan_stretches
@@ -55,7 +62,7 @@ from whence.store.log_file import HEAD_SIZE
 from whence.store.log_scan import LogScan
 from whence.store.message_store import Dialect
 from whence.store.queue_files import queues_size
-from whence.store.sidecar import NO_HEADER, Sidecar
+from whence.store.sidecar import Sidecar
 from whence.store.spill import SPILLED_ITEM, SPILLED_MESSAGE, Recipe, Spilled, machine_id, read_spilled
 
 WORK = "work"

@@ -19,6 +19,7 @@ from whence.files.disk import Disk
 from whence.files.folder import is_file, is_folder
 from whence.files.names import index_name
 from whence.formats.rocketmq.checkpoint import Checkpoint, encode_checkpoint
+from whence.formats.rocketmq.index_file import NO_HEADER
 from whence.pipeline.build import QUEUE_FOLDERS
 from whence.pipeline.index_parts import IndexPart, read_ends
 from whence.pipeline.repair_tasks import (
@@ -45,7 +46,6 @@ from whence.store.index_check import IndexFindings
 from whence.store.message_store import Dialect, read_checkpoint
 from whence.store.queue_files import queues_size
 from whence.store.sidecar import NAME as SIDECAR_NAME
-from whence.store.sidecar import NO_HEADER
 from whence.store.spill import group_of
 
 

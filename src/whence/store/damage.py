@@ -17,6 +17,7 @@ class DamageKind(StrEnum):
     BAD_CHAIN = "bad_chain"  # a chain of an index file has a link that cannot be
     BAD_QUEUE = "bad_queue"  # a ConsumeQueue's entry does not lead to its message
     BAD_TIMES = "bad_times"  # an entry of time blocks cannot be right
+    BAD_VALUES = "bad_values"  # the values beside an index file of a field cannot be right
 
     @property
     def hides_messages(self) -> bool:

@@ -316,9 +316,9 @@ class Index:
             raise CorruptError(f"the header's begin offset {begin} is above its end offset {end}", position=16)
         begin_next = end_next = log.begin_offset
         if begin >= log.begin_offset:
-            begin_next = _next_record(log, begin, header.begin_timestamp_ms, "begin")
+            begin_next = next_record(log, begin, header.begin_timestamp_ms, "begin")
         if end >= log.begin_offset:
-            end_next = _next_record(log, end, header.end_timestamp_ms, "end")
+            end_next = next_record(log, end, header.end_timestamp_ms, "end")
         full = file.shape is not None and header.item_count >= file.shape.item_capacity
         return _Reach(file, begin, begin_next, end, end_next, header.end_timestamp_ms, full)
 
@@ -390,7 +390,7 @@ def index_hashes(message: Message) -> set[int]:
     return hashes
 
 
-def _next_record(log: CommitLog, physical_offset: int, timestamp_ms: int, which: str) -> int:
+def next_record(log: CommitLog, physical_offset: int, timestamp_ms: int, which: str) -> int:
     """Where the record behind this one begins; an error if it is not there or does not bear the header's time."""
     try:
         message = log.read(physical_offset)

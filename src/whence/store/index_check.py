@@ -30,6 +30,7 @@ from whence.formats.rocketmq.index_file import (
     FIRST_ITEM,
     HEADER,
     ITEM,
+    NO_HEADER,
     NO_ITEM,
     IndexHeader,
     decode_header,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 REPAIR = "build this index file anew from the log"
 PIECE_SIZE = 1 << 20
 assert len(ZEROS) >= PIECE_SIZE
-NEW_HEADER = IndexHeader(0, 0, 0, 0, 0, 0)
 assert ITEM.fields is not None and HEADER.fields is not None
 _FIELDS = {name: place[1] for name, place in ITEM.fields.items()}
 _HEADER_FIELDS = {name: place[1] for name, place in HEADER.fields.items()}
@@ -299,7 +299,7 @@ class _Run:
             "begin_physical_offset": end_offset,
             "end_physical_offset": end_offset,
         }
-        if not check.is_inherited or (not check.is_exact and header == NEW_HEADER):
+        if not check.is_inherited or (not check.is_exact and header == NO_HEADER):
             return
         for name, value in inherited.items():
             if getattr(header, name) != value:

@@ -127,6 +127,10 @@ class IndexFile:
         key_hash, physical_offset, _, _ = ITEM_STRUCT.unpack_from(self.data, self.item_position(number))
         return key_hash, physical_offset
 
+    def time_diff_s(self, number: int) -> int:
+        """The time that an item tells of its message."""
+        return int(ITEM_STRUCT.unpack_from(self.data, self.item_position(number))[2])
+
     def item_position(self, number: int) -> int:
         """The byte at which an item begins."""
         assert self.shape is not None

@@ -57,6 +57,7 @@ class Kind(StrEnum):
     OWNERSHIP = "whence.json"  # this and what follows is whence's own
     SIDECAR = "sidecar.json"
     TIME_BLOCKS = "times"
+    FIELD_VALUES = "values"
 
 
 Row = dict[str, Any]
@@ -204,6 +205,7 @@ def _inspector(kind: Kind) -> Inspector:
         Kind.OWNERSHIP: _ownership,
         Kind.SIDECAR: sidecar_inspection.sidecar,
         Kind.TIME_BLOCKS: sidecar_inspection.time_blocks,
+        Kind.FIELD_VALUES: sidecar_inspection.field_values,
     }
     return inspectors[kind]
 
@@ -229,8 +231,8 @@ def kind_of_path(path: Path) -> Kind | None:
         return Kind.TIMER_WHEEL
     if name.removesuffix(".bak").endswith(".json") or (folder == "config" and not is_digits(name)):
         return Kind.CONFIG
-    if folder == "index" and is_digits(name):
-        return Kind.INDEX_FILE
+    if folder in ("index", "values") and is_digits(name):
+        return Kind(folder)
     if parse_offset_name(name) is None:
         return None
     if folder in ("commitlog", "timerlog", "times"):

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from whence.errors import CorruptError, FormatError, NotFoundError, StoreError
+from whence.errors import CorruptError, FormatError, NotFoundError, StoreError, UsageError
 from whence.files.folder import folders_in, is_file, is_folder
 from whence.files.mapped_file import read_whole
 from whence.files.names import OFFSET_MAX
@@ -26,6 +26,7 @@ from whence.store.index_file import IndexFile, Shape
 from whence.store.stretch_keys import StretchKeys
 
 if TYPE_CHECKING:
+    from whence.store.field_index import FieldIndex
     from whence.store.sidecar import Claim, Sidecar
 
 BATCH_QUEUES = "batchconsumequeue"
@@ -77,6 +78,7 @@ class MessageStore:
         self._claim: Claim | None = None
         self._source: tuple[Cover, str] | None = None
         self._topics: tuple[tuple[int, ...], frozenset[str]] | None = None
+        self._fields: dict[str, FieldIndex] = {}
 
     # -- messages --------------------------------------------------------------------------------------------
 
@@ -197,6 +199,33 @@ class MessageStore:
 
         return is_indexed_by_us(self.folder, [file for file in self.index.files if file.path.parent == own])
 
+    def field(self, name: str) -> FieldIndex:
+        """The index of a field; UsageError if none of this name is indexed."""
+        from whence.store.field_index import FieldIndex
+
+        claim = self.claim()
+        noted = None if claim is None else claim.fields.get(name)
+        if noted is None:
+            raise self._no_field(name)
+        assert self.sidecar is not None
+        known = self._fields.get(name)
+        if known is None or known.claim != noted:
+            known = self._fields[name] = FieldIndex(self.sidecar / "fields" / name, noted)
+        return known
+
+    def _no_field(self, name: str) -> UsageError:
+        from whence.store.field_claim import check_field_name
+        from whence.store.sidecar import read_sidecar
+
+        check_field_name(name)
+        claim = None if self.sidecar is None else read_sidecar(self.sidecar)  # which tells if it cannot be read
+        names = [] if claim is None else sorted(claim.fields)
+        there = f"the fields are {', '.join(names)}" if names else "none is"
+        return UsageError(
+            f"{self.folder}: no field {name} is indexed, {there}; "
+            f'whence build {self.folder} --field {name}="SQL" does it'
+        )
+
     # -- queues and topics -----------------------------------------------------------------------------------
 
     def queue_folder(self, topic: str, queue: int) -> Path:
@@ -292,6 +321,8 @@ class MessageStore:
         for queue in self._queues.values():
             queue.close()
         self._queues.clear()
+        for field in self._fields.values():
+            field.close()
         self.index.close()
         self.commit_log.close()
 

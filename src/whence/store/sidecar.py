@@ -5,6 +5,8 @@
       index/<17 digits>                   in RocketMQ's bytes, named in UTC
       consumequeue/<topic>/<queue>/<20 digits>, batchconsumequeue/...
       times/<20 digits>                   time blocks, one file for each file of the CommitLog
+      fields/<name>/index/<17 digits>     the same as index/, over the values of a field
+      fields/<name>/values/<17 digits>    beside each of them the hashes of its items' values
       lock                                of the one process that may write here
       work/                               what a build has not published yet
 
@@ -19,7 +21,7 @@
     queues_size                    how many bytes all queues had, by which one sees that none is gone
     in_place                       whether index and queues lie in the store itself
     other_topics                   those that have no queue here, since no folder can have their name
-    fields                         names of indexed fields and their SQL
+    fields                         of each indexed field its SQL, and how far it is indexed: see field_claim.py
 
 It is a claim: who reads an index file looks whether the log bears its header out, whatever is said here. What is
 said here tells a build where to go on.
@@ -29,27 +31,33 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from whence.errors import FormatError, NotFoundError
 from whence.files.disk import Disk
 from whence.files.mapped_file import read_whole
-from whence.files.names import is_digits
 from whence.formats.own_json import decode_own_json, number, text
 from whence.formats.rocketmq.consume_queue import ENTRY_SIZE
-from whence.formats.rocketmq.index_file import IndexHeader
+from whence.formats.rocketmq.index_file import NO_HEADER, IndexHeader
 from whence.store.commit_log import CommitLog
+from whence.store.field_claim import (
+    FieldClaim,
+    check_index_names,
+    check_shape,
+    decode_fields,
+    decode_noted_header,
+    decode_stretches,
+    is_same_record,
+)
 from whence.store.index_file import IndexFile, Shape
-from whence.store.log_file import HEAD_SIZE
 from whence.store.message_store import Dialect
 
 NAME = "sidecar.json"
 VERSION = 1
 KIND = "rocketmq"
 SIZE_MAX = 64 * 1048576
-NO_HEADER = IndexHeader(0, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +76,7 @@ class Sidecar:
     queues_size: int = 0
     in_place: bool = False
     other_topics: tuple[str, ...] = ()
-    fields: dict[str, str] = field(default_factory=dict)
+    fields: dict[str, FieldClaim] = field(default_factory=dict)
 
     @property
     def shape(self) -> Shape:
@@ -89,9 +97,7 @@ class Sidecar:
 
     def is_of(self, log: CommitLog) -> bool:
         """Whether the log is still the one that was indexed, as far as that is there."""
-        if self.last_record_offset < log.begin_offset:
-            return True  # nothing was indexed yet, or all of it has expired
-        return log.raw(self.last_record_offset, HEAD_SIZE) == self.last_record
+        return is_same_record(log, self.last_record_offset, self.last_record)
 
     def write(self, folder: Path, disk: Disk) -> None:
         """Put it into a sidecar, in place of the one before."""
@@ -109,7 +115,7 @@ class Sidecar:
             "queues_size": self.queues_size,
             "in_place": self.in_place,
             "other_topics": self.other_topics,
-            "fields": self.fields,
+            "fields": {name: claim.to_document() for name, claim in self.fields.items()},
         }
         disk.replace(folder / NAME, (json.dumps(document, indent=1) + "\n").encode())
 
@@ -159,17 +165,8 @@ class Claim:
 
 def _decode(document: dict[str, Any]) -> Sidecar:
     last, names = document["last_record"], tuple(map(text, document["index_files"]))
-    if not all(map(is_digits, names)):
-        raise ValueError("an index file has a name of digits")
-    indexed = tuple((number(begin), number(end)) for begin, end in document["indexed"])
-    if any(begin > end for begin, end in indexed):
-        raise ValueError("a stretch ends before it begins")
-    shape, queue_file_size = (
-        Shape(number(document["slots"]), number(document["items"])),
-        number(document["queue_file_size"]),
-    )
-    if shape.slot_capacity < 1 or shape.item_capacity < 2 or shape.file_size >= 2**31:
-        raise ValueError(f"no index file has {shape.slot_capacity} slots and {shape.item_capacity} items")
+    shape = check_shape(Shape(number(document["slots"]), number(document["items"])))
+    queue_file_size = number(document["queue_file_size"])
     if not ENTRY_SIZE <= queue_file_size < 2**31:
         raise ValueError(f"no file of a queue has {queue_file_size} bytes")
     return Sidecar(
@@ -177,13 +174,13 @@ def _decode(document: dict[str, Any]) -> Sidecar:
         slots=shape.slot_capacity,
         items=shape.item_capacity,
         queue_file_size=queue_file_size,
-        indexed=indexed,
+        indexed=decode_stretches(document["indexed"]),
         last_record_offset=number(last["offset"]),
         last_record=bytes.fromhex(text(last["head"])),
-        index_names=names,
-        newest_header=IndexHeader(*(number(document["newest_index"][each.name]) for each in fields(IndexHeader))),
+        index_names=check_index_names(names),
+        newest_header=decode_noted_header(document["newest_index"]),
         queues_size=number(document["queues_size"]),
         in_place=document["in_place"] is True,
         other_topics=tuple(map(text, document["other_topics"])),
-        fields={text(name): text(expression) for name, expression in document["fields"].items()},
+        fields=decode_fields(document["fields"]),
     )

@@ -1,4 +1,4 @@
-"""Inspection of what whence keeps beside a store: sidecar.json and time blocks."""
+"""Inspection of what whence keeps beside a store: sidecar.json, time blocks and the values of fields."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import numpy as np
 
 from whence.files.mapped_file import MappedFile
 from whence.files.names import parse_offset_name
+from whence.formats.field_values import VALUE_HASH_SIZE
+from whence.formats.rocketmq.index_file import FIRST_ITEM, NO_HEADER
 from whence.formats.time_blocks import BLOCK_SIZE, TIME_BLOCK
 from whence.store.damage import DamageKind
 from whence.store.inspection import Inspection, Row, Rows, Wanted, refuse_larger, table_of
@@ -17,7 +19,7 @@ DAMAGE_SHOWN = 10
 
 def sidecar(file: MappedFile, inspection: Inspection, wanted: Wanted) -> None:
     """All that it claims, if this whence understands it."""
-    from whence.store.sidecar import NO_HEADER, SIZE_MAX, decode_sidecar
+    from whence.store.sidecar import SIZE_MAX, decode_sidecar
 
     refuse_larger(file, SIZE_MAX)
     claim = decode_sidecar(bytes(file.data))
@@ -41,7 +43,18 @@ def sidecar(file: MappedFile, inspection: Inspection, wanted: Wanted) -> None:
     if claim.newest_header != NO_HEADER:
         inspection.facts["newest_index"] = [asdict(claim.newest_header)]
     if claim.fields:
-        inspection.facts["fields"] = [{"name": name, "sql": sql} for name, sql in claim.fields.items()]
+        inspection.facts["fields"] = [
+            {
+                "name": name,
+                "indexed_to": field.indexed_to,
+                "index_files": len(field.index_names),
+                "session_zone": field.session_zone,
+                "ansi": field.ansi,
+                "spark": field.spark,
+                "sql": field.sql,
+            }
+            for name, field in claim.fields.items()
+        ]
 
     def rows(begin: int, end: int) -> list[Row]:
         return [
@@ -100,3 +113,27 @@ def _check_entries(inspection: Inspection, entries: Rows) -> None:
     if inspection.size > whole:
         detail = f"the last entry has {inspection.size - whole} of {TIME_BLOCK.itemsize} bytes"
         inspection.add_damage(DamageKind.BAD_TIMES, whole, detail)
+
+
+def field_values(file: MappedFile, inspection: Inspection, wanted: Wanted) -> None:
+    """A hash for each item of the index file of the same name."""
+    hashes = table_of(file, np.dtype((np.void, VALUE_HASH_SIZE)))
+    inspection.words = (
+        "Values of a field: for each item of the index file of the same name, in the folder index beside this one, "
+        "the first 16 bytes of the SHA-256 of its topic#value. Item 0 is never used."
+    )
+    inspection.facts = {"items": max(len(hashes) - FIRST_ITEM, 0)}
+    if len(hashes) and any(hashes[0].tobytes()):
+        inspection.add_damage(DamageKind.BAD_VALUES, 0, "something is written in the place of item 0")
+    whole = len(hashes) * VALUE_HASH_SIZE
+    if inspection.size > whole or not whole:
+        detail = f"the last hash has {inspection.size - whole} of {VALUE_HASH_SIZE} bytes"
+        inspection.add_damage(DamageKind.BAD_VALUES, whole, detail)
+
+    def rows(begin: int, end: int) -> list[Row]:
+        return [
+            {"item": number, "position": number * VALUE_HASH_SIZE, "value_hash": hashes[number].tobytes().hex()}
+            for number in range(begin, end)
+        ]
+
+    inspection.keep(rows, len(hashes), FIRST_ITEM, wanted)

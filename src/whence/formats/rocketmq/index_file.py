@@ -81,6 +81,10 @@ class IndexHeader:
         return max(self.item_count, FIRST_ITEM)
 
 
+NO_HEADER = IndexHeader(0, 0, 0, 0, 0, 0)
+"""That of a file into which nothing was written yet."""
+
+
 def decode_header(data: Buffer) -> IndexHeader:
     """The header at the start of ``data``. Any 40 bytes are one: what they say is for the caller to check."""
     if len(data) < HEADER_SIZE:
