@@ -100,9 +100,12 @@ def fail_at_every_step(folder: Path, flush: str, error: int, times: int | None, 
                 assert attempt.told == []
                 break
             # A log file that was made ahead of need is nobody's business as long as it is not needed: neither that
-            # it cannot be made, nor that its folder cannot be flushed.
-            ahead = [path for step, path in disk.failed if step == "reserve" or path.name == "commitlog"]
-            needed = [path for _, path in disk.failed if path not in ahead or "commitlog" not in str(path)]
+            # it cannot be made, nor that it or its folder cannot be flushed.
+            needed = [
+                path
+                for step, path in disk.failed
+                if "commitlog" not in str(path) or (step != "reserve" and path.is_file())
+            ]
             if times is None and needed:
                 assert any(os.strerror(error) in told for told in attempt.told), attempt.told
             attempt.check(folder / str(left) / "anew")
