@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
@@ -14,7 +14,7 @@ from whence.formats.rocketmq.host import parse_host
 from whence.lookup import search
 from whence.lookup.answer import Answer
 from whence.lookup.explain import Explanation, Recorder
-from whence.lookup.question import Asked, make_question, parse_age
+from whence.lookup.question import Asked, AskedOfMany, Question, make_question, parse_age
 from whence.lookup.search import Progress
 from whence.store.index_file import Shape
 from whence.store.message_store import Dialect, MessageStore
@@ -23,6 +23,9 @@ from whence.store.opening import folder_of, open_folder, open_owned, store_folde
 if TYPE_CHECKING:
     from whence.errors import StoreError
     from whence.files.disk import Disk
+    from whence.lookup.asked_keys import AskedKeys, Keys
+    from whence.lookup.many_answer import ManyAnswer
+    from whence.lookup.many_columns import ManyBatches
     from whence.pipeline.build import Built
     from whence.pipeline.repair import Repaired
     from whence.pipeline.runner import Watcher
@@ -318,6 +321,81 @@ class Store:
         """The same, told step by step."""
         recorder = Recorder()
         return Explanation(self._ask(recorder, progress, asked), recorder.steps)
+
+    def find_many(
+        self,
+        keys: Keys,
+        *,
+        columns: Sequence[str] | None = None,
+        progress: Progress | None = None,
+        **asked: Unpack[AskedOfMany],
+    ) -> ManyAnswer:
+        """The messages that bear one of very many keys, as an Arrow table; the keys that none bears; and a receipt.
+
+        ``keys`` are texts, or bytes in UTF-8: any iterable, an Arrow array or column; or a Path or an open binary
+        file with one on each line. One that is there twice is asked once. A row is a key and a message that bears it;
+        rows come in the order in which the keys were asked, those of a key newest first.
+
+        ``columns`` says what a row tells of its message; if it is left out, where it lies. The other arguments are
+        those of :meth:`find`, but that ``limit`` is the most that is given for each key, and all if it is left out.
+        """
+        from whence.lookup.asked_keys import read_keys
+        from whence.lookup.many_answer import ManyAnswer
+        from whence.store.message_columns import load_pyarrow
+
+        pa = load_pyarrow()
+        started = time.perf_counter_ns()
+        question = self._question_of_many(asked)
+        pieces = list(read_keys(keys))
+        while True:
+            missing = [pa.array([], pa.string())]
+            batches = self._many(pieces, question, columns, progress, missing.append)
+            table = pa.Table.from_batches(list(batches), batches.schema)
+            if not batches.is_doubtful:
+                break
+        receipt = batches.receipt
+        receipt.elapsed_us = (time.perf_counter_ns() - started) // 1000
+        return ManyAnswer(question, table, pa.chunked_array(missing), receipt)
+
+    def find_many_batches(
+        self,
+        keys: Keys,
+        *,
+        columns: Sequence[str] | None = None,
+        on_missing: Callable[[Any], None] | None = None,
+        progress: Progress | None = None,
+        **asked: Unpack[AskedOfMany],
+    ) -> ManyBatches:
+        """The same a batch of rows after the other, for an answer that is too large for memory.
+
+        Iterate over it for Arrow record batches, then look at its ``receipt``. ``on_missing`` is given Arrow arrays
+        of the keys that no message bears.
+        """
+        from whence.lookup.asked_keys import read_keys
+
+        return self._many(read_keys(keys), self._question_of_many(asked), columns, progress, on_missing)
+
+    def _question_of_many(self, asked: AskedOfMany) -> Question:
+        unknown = asked.keys() - AskedOfMany.__annotations__.keys()
+        if unknown:
+            known = ", ".join(AskedOfMany.__annotations__)
+            raise TypeError(f"{', '.join(sorted(unknown))}: a question of many keys has {known}")
+        whole: Asked = {"limit": None, **asked}  # type: ignore[typeddict-item]
+        return make_question(int(self._clock() * 1000), **whole)
+
+    def _many(
+        self,
+        pieces: Iterable[AskedKeys],
+        question: Question,
+        columns: Sequence[str] | None,
+        progress: Progress | None,
+        on_missing: Callable[[Any], None] | None,
+    ) -> ManyBatches:
+        from whence.lookup.many_answer import ManySearch
+        from whence.lookup.many_columns import POSITIONS, ManyBatches
+
+        search = ManySearch(self.stores, question, progress)
+        return ManyBatches(search, pieces, POSITIONS if columns is None else columns, on_missing)
 
     def _ask(self, recorder: Recorder | None, progress: Progress | None, asked: Asked) -> Answer:
         started = time.perf_counter_ns()

@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
 from whence.errors import NotFoundError, StoreError
 
@@ -93,3 +93,13 @@ def open_regular(path: Path) -> int:
         os.close(descriptor)
         raise StoreError(f"{path}: is not a regular file")
     return descriptor
+
+
+def open_stream(path: Path) -> BinaryIO:
+    """A file that is read from its start to its end, once: a pipe will do."""
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        raise NotFoundError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be opened: {error.strerror}") from error

@@ -9,6 +9,7 @@ What a chain must be, here and in ``store/index_file.py``. All else is damage, a
     and is not all zero, as the items of a lost page are                 that of the item
     an item leads to 0 (the end) or to an older item, one with a
     smaller number                                                       that of its previous_item
+    its physical offset is not above that of a newer one                 that of its physical_offset
 
 So every walk ends and none leaves the file. The header's item count plays no part: a live writer sets a slot
 before the count, and the older items behind such a slot must be reached. Who believes counted items only
@@ -17,7 +18,7 @@ compares the numbers of those found.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from mmap import mmap
 from typing import Any
 
@@ -40,11 +41,21 @@ NO_DAMAGE = -1
 assert ITEM.fields is not None
 PHYSICAL_OFFSET_AT, PREVIOUS_ITEM_AT = (ITEM.fields[name][1] for name in ("physical_offset", "previous_item"))
 BAD_LINK = -1
+ANY_OFFSET = -(2**63)
+OFFSET_MAX = 2**63 - 1
 
 # A walk waits for memory at each step. So lanes take turns, and each asks ahead for the bytes of its next turn: in a
 # full file 110 ns a key; 930 with one lane, 180 with 8, 120 with 16, 130 with 64 (benchmarks/index_lookup.py).
 LANES = 32
-LANE = np.dtype([("key_number", np.int64), ("key_hash", np.int64), ("slot", np.int64), ("item_number", np.int64)])
+LANE = np.dtype(
+    [
+        ("key_number", np.int64),
+        ("key_hash", np.int64),
+        ("slot", np.int64),
+        ("item_number", np.int64),
+        ("newer_offset", np.int64),
+    ]
+)
 IDLE = -1
 
 
@@ -97,9 +108,15 @@ def walk_chains(
     key_hashes: NDArray[np.int32],
     bad_links: NDArray[np.int64],
     *,
+    within: tuple[int, int] | None = None,
     found_capacity: int = 65_536,
-) -> Iterator[NDArray[np.void]]:
+) -> Generator[NDArray[np.void], None, int]:
     """Yield the items that have the hashes of many keys, as arrays of ``FOUND`` of bounded size.
+
+    Returns how many items were visited.
+
+    ``within``: between which physical offsets items count. Then a walk ends at the first below, and that offsets
+    never rise along a chain is looked at as well: a broker passes over a message below the last one it put.
 
     ``data`` is the whole file. Rows of one key come newest first; those of different keys are mixed, and a stable
     sort by ``key_number`` parts them. When all is yielded, ``bad_links[k]`` is the position of the damage that
@@ -108,17 +125,30 @@ def walk_chains(
     view = file_view(data, slot_capacity, item_capacity)
     if len(bad_links) != len(key_hashes) or found_capacity < 1:
         raise UsageError(f"{len(key_hashes)} keys, but room for {len(bad_links)} bad links, {found_capacity} items")
+    from_offset = ANY_OFFSET if within is None else within[0]
+    last_offset = OFFSET_MAX if within is None else within[1] - 1
     lanes = np.full(LANES, IDLE, LANE)
     bad_links[:] = NO_DAMAGE
-    next_key = 0
+    next_key = visited = 0
     is_done = False
     while not is_done:
         found = np.empty(found_capacity, FOUND)
-        count, next_key, is_done = _walk_lanes(
-            view, slot_capacity, item_capacity, key_hashes, lanes, next_key, found, bad_links
+        count, next_key, is_done, more = _walk_lanes(
+            view,
+            slot_capacity,
+            item_capacity,
+            key_hashes,
+            from_offset,
+            last_offset,
+            lanes,
+            next_key,
+            found,
+            bad_links,
         )
+        visited += more
         if count:
             yield found[:count]
+    return visited
 
 
 def file_view(data: bytes | memoryview | mmap, slot_capacity: int, item_capacity: int) -> NDArray[np.uint8]:
@@ -143,7 +173,9 @@ def chain_damage(data: NDArray[np.uint8], slot_capacity: int, item_capacity: int
         return CorruptError(what, position=position)
     number, field_at = divmod(position - items_at, ITEM_SIZE)
     item = data[position - field_at : position - field_at + ITEM_SIZE].view(ITEM)[0]
-    if field_at == PREVIOUS_ITEM_AT:
+    if field_at == PHYSICAL_OFFSET_AT:
+        what = f"item {number} leads to offset {item['physical_offset']}, which is above that of a newer one"
+    elif field_at == PREVIOUS_ITEM_AT:
         what = f"item {number} points to item {item['previous_item']}, which is not older"
     elif not item.tobytes().strip(b"\0"):
         what = f"item {number} is all zero, but a chain leads to it"
@@ -158,18 +190,22 @@ def _walk_lanes(
     slot_capacity: int,
     item_capacity: int,
     key_hashes: Any,
+    from_offset: int,
+    last_offset: int,
     lanes: Any,
     next_key: int,
     found: Any,
     bad_links: Any,
-) -> tuple[int, int, bool]:
-    """Walk until ``found`` is full or all keys are done: how many were found, the next key, whether it is the end.
+) -> tuple[int, int, bool, int]:
+    """Walk until ``found`` is full or all keys are done.
+
+    Tells how many were found, the next key, whether it is the end, and how many items were visited.
 
     ``lanes`` carries what is under way to the next call. A lane whose item number is 0 reads its slot next.
     """
     file = address_of(data)
     items_at = HEADER_SIZE + SLOT_SIZE * slot_capacity
-    found_count = 0
+    found_count = visited = 0
     busy = 0
     for lane in lanes:
         if lane.key_number == IDLE and next_key < len(key_hashes):
@@ -187,16 +223,23 @@ def _walk_lanes(
                 at = items_at + ITEM_SIZE * number
                 link = BAD_LINK
                 if is_member(file, at, slot_capacity, lane.slot):
-                    if load_i32(file + at) == lane.key_hash:
-                        if found_count == len(found):
-                            return found_count, next_key, False
+                    physical_offset = load_i64(file + at + PHYSICAL_OFFSET_AT)
+                    is_wanted = load_i32(file + at) == lane.key_hash and from_offset <= physical_offset <= last_offset
+                    if is_wanted and found_count == len(found):
+                        return found_count, next_key, False, visited
+                    visited += 1
+                    if is_wanted:
                         row = found[found_count]
                         row.key_number = lane.key_number
                         row.item_number = number
-                        row.physical_offset = load_i64(file + at + PHYSICAL_OFFSET_AT)
+                        row.physical_offset = physical_offset
                         found_count += 1
-                    at += PREVIOUS_ITEM_AT
-                    link = follow(file, at, number)
+                    if from_offset == ANY_OFFSET or physical_offset <= lane.newer_offset:
+                        lane.newer_offset = physical_offset
+                        at += PREVIOUS_ITEM_AT
+                        link = follow(file, at, number) if physical_offset >= from_offset else NO_ITEM
+                    else:
+                        at += PHYSICAL_OFFSET_AT
             if link > NO_ITEM:
                 lane.item_number = link
                 prefetch_once(file + items_at + ITEM_SIZE * link)
@@ -209,7 +252,7 @@ def _walk_lanes(
             else:
                 lane.key_number = IDLE
                 busy -= 1
-    return found_count, next_key, True
+    return found_count, next_key, True, visited
 
 
 @inlined
@@ -219,6 +262,7 @@ def _start_lane(lane: Any, key_number: int, file: int, slot_capacity: int, key_h
     lane.key_hash = key_hashes[key_number]
     lane.slot = slot_of(lane.key_hash, slot_capacity)
     lane.item_number = NO_ITEM
+    lane.newer_offset = OFFSET_MAX
     prefetch_once(file + HEADER_SIZE + SLOT_SIZE * lane.slot)
     return key_number + 1
 

@@ -121,10 +121,10 @@ def find_spans(rows: Any, records: Any, wide: Any, spans: Any) -> None:
         unique_id_size = row.unique_id_size
         if len(wide) > 0 and (_is_wide(topic_at, topic_at + topic_size, end) or _is_wide(properties_at, end, end)):
             start = free
-            topic_size = _clean(topic_at, topic_size, start + LANES)
+            topic_size = clean_text(topic_at, topic_size, start + LANES)
             topic_at = start + LANES
             cleaned_at = topic_at + topic_size
-            properties_size = _clean(properties_at, properties_size, cleaned_at)
+            properties_size = clean_text(properties_at, properties_size, cleaned_at)
             properties_at = cleaned_at
             free = properties_at + properties_size + LANES
             texts = find_texts(start, properties_at, properties_at + properties_size, free)
@@ -260,7 +260,7 @@ def _is_wide(at: int, end: int, data_end: int) -> bool:
 
 
 @kernel
-def _clean(at: int, size: int, out: int) -> int:
+def clean_text(at: int, size: int, out: int) -> int:
     """Copy a text to ``out``, U+FFFD for what Java's decoder finds malformed; its size there.
 
     See kernels/hashing.py: one for the longest beginning of a character, at least for one byte, and one for the three

@@ -106,6 +106,21 @@ class Asked(TypedDict, total=False):
     no_scan: bool
 
 
+class AskedOfMany(TypedDict, total=False):
+    """What can be asked of very many keys at once. The limit is that of each key."""
+
+    topic: str | None
+    queue: int | None
+    since: Time | None
+    until: Time | None
+    tag: str | None
+    limit: int | None
+    oldest_first: bool
+    system_topics: bool
+    scan: bool
+    no_scan: bool
+
+
 def make_question(now_ms: int, **asked: Unpack[Asked]) -> Question:
     """A checked question from what a caller gave; UsageError says what cannot be asked."""
     unknown = asked.keys() - Asked.__annotations__.keys()

@@ -101,7 +101,7 @@ def _find(
         search.finish(positions[number] if truncated else None, empty=not found)
         for number, search in enumerate(searches)
     ]
-    receipt = receipts[0] if len(receipts) == 1 else _joined(stores, receipts, empty=not found)
+    receipt = receipts[0] if len(receipts) == 1 else join_receipts(stores, receipts, empty=not found)
     if truncated:
         receipt.truncated = True
         receipt.cursor = encode_cursor(question, tuple(positions))
@@ -116,7 +116,7 @@ def _merged(searches: list[LogSearch], question: Question) -> Iterator[tuple[Mes
     return merge(*streams, key=lambda pair: pair[0].store_timestamp_ms, reverse=not question.oldest_first)
 
 
-def _joined(stores: Sequence[MessageStore], receipts: list[Receipt], *, empty: bool) -> Receipt:
+def join_receipts(stores: Sequence[MessageStore], receipts: list[Receipt], *, empty: bool) -> Receipt:
     """One receipt over several logs: sums, and the weakest of each claim. Offsets are in ``logs``."""
     joined = Receipt(
         complete=all(receipt.complete for receipt in receipts),
@@ -316,22 +316,9 @@ class LogSearch:
 
     def _with_keys(self, keys: tuple[str, ...]) -> Iterator[int]:
         """Candidates in log order: from index files where they cover the log, by a scan elsewhere."""
-        question, receipt, cover = self.question, self.receipt, self.cover
-        segments: Sequence[Segment] = cover.segments
+        question, receipt = self.question, self.receipt
         hashes = set() if question.scan is ScanMode.EVERYTHING else self._hashes(keys)
-        if not hashes:  # as asked, or since nothing tells which topics there are
-            log = self.store.commit_log
-            pieces = log.pieces(cover.begin_offset, cover.end_offset)
-            segments = [Segment(begin, end, None) for begin, end in pieces]
-            receipt.topics_from = "log" if question.topic is None else "question"
-        else:
-            receipt.damage += cover.not_used
-            receipt.indexed_to_offset = cover.indexed_to_offset
-            receipt.indexed_to_timestamp_ms = cover.indexed_to_timestamp_ms
-            for file in cover.expired:
-                self._step("skipped", file=file, why="its part of the log has expired")
-            for damage in cover.not_used:
-                self._step("skipped", file=damage.path, why=damage.detail)
+        segments = self._segments_for_keys(scans_all=not hashes)
         for segment in segments if question.oldest_first else reversed(segments):
             if segment.to_offset <= self._from or segment.from_offset >= self._below:
                 self._step("skipped", file=segment.file, why="the page before went past it")
@@ -498,6 +485,25 @@ class LogSearch:
         topics = [topic for topic in self.store.topics() if wants_system or not is_system_topic(topic)]
         self._step("topics", topics=sorted(topics))
         return topics
+
+    def _segments_for_keys(self, *, scans_all: bool) -> Sequence[Segment]:
+        """The log from start to end, as it is looked through for keys.
+
+        ``scans_all``: without an index, as asked or since nothing tells which topics there are.
+        """
+        receipt, cover = self.receipt, self.cover
+        if scans_all:
+            receipt.topics_from = "log" if self.question.topic is None else "question"
+            pieces = self.store.commit_log.pieces(cover.begin_offset, cover.end_offset)
+            return [Segment(begin, end, None) for begin, end in pieces]
+        receipt.damage += cover.not_used
+        receipt.indexed_to_offset = cover.indexed_to_offset
+        receipt.indexed_to_timestamp_ms = cover.indexed_to_timestamp_ms
+        for file in cover.expired:
+            self._step("skipped", file=file, why="its part of the log has expired")
+        for damage in cover.not_used:
+            self._step("skipped", file=damage.path, why=damage.detail)
+        return cover.segments
 
     # -- decisions -------------------------------------------------------------------------------------------
 

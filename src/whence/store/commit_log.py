@@ -13,7 +13,7 @@ from whence.files.names import OFFSET_MAX
 from whence.formats.rocketmq.message import BLANK_SIZE_MIN, Message
 from whence.store.damage import Damage, DamageKind
 from whence.store.log_file import HEAD_SIZE, LogFile, PlainBudget
-from whence.store.scan import Reason, Sieve
+from whence.store.scan import AnySieve, Reason, Sieve
 
 BEHIND_MAX = 1_000_000  # whole records behind the log's end are counted up to here
 DAMAGE_TOLD_MAX = 1000  # records of one file that fail and are told one by one
@@ -144,16 +144,17 @@ class CommitLog:
             return f"offset {physical_offset} is below the log's start {self.begin_offset}: it has expired"
         return f"offset {physical_offset} is in no file of {self._files.folder}"
 
-    def is_boundary(self, physical_offset: int, damage: list[Damage]) -> bool:
+    def is_boundary(self, physical_offset: int, damage: list[Damage], known: int | None = None) -> bool:
         """Whether a walk from the start of its file meets this offset: what no look at the record alone can prove.
 
-        Damage that the walk met is added to ``damage``.
+        Damage that the walk met is added to ``damage``. ``known`` is an offset before it that a walk has met already.
         """
         base = self._files.base_of(physical_offset)
         if base is None:
             return False
         position = physical_offset - base
-        return self._walk_through(base, 0, position, None, array("q"), damage) == position
+        begin = known - base if known is not None and base <= known <= physical_offset else 0
+        return self._walk_through(base, begin, position, None, array("q"), damage) == position
 
     def next_boundary(self, physical_offset: int) -> int:
         """Where the next record begins, or will: here, or in the next file if a blank fills this one."""
@@ -270,7 +271,7 @@ class CommitLog:
                 pieces.append((begin, end))
         return pieces
 
-    def scan(self, from_offset: int, to_offset: int, sieve: Sieve, damage: list[Damage]) -> array[int]:
+    def scan(self, from_offset: int, to_offset: int, sieve: AnySieve, damage: list[Damage]) -> array[int]:
         """Physical offsets of the records in one piece (see :meth:`pieces`) that pass the sieve, in order.
 
         ``from_offset`` is where a record begins. What cannot be read is added to ``damage``, and the scan goes on
@@ -290,7 +291,7 @@ class CommitLog:
         return offsets
 
     def _walk_through(
-        self, base: int, position: int, end: int, sieve: Sieve | None, offsets: array[int], damage: list[Damage]
+        self, base: int, position: int, end: int, sieve: AnySieve | None, offsets: array[int], damage: list[Damage]
     ) -> int:
         """Walk over all whole records of ``[position, end)`` of a file, also behind damage; where it came out."""
         file = self._file(base)

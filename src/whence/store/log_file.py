@@ -9,7 +9,7 @@ from typing import NamedTuple
 from whence.errors import FormatError
 from whence.files.mapped_file import MappedFile
 from whence.formats.rocketmq.message import MAGIC_V1, MAGIC_V2, MESSAGE_HEAD, Message
-from whence.store.scan import Reason, ScanEnd, Sieve, scan_bulk, scan_plain, whole_record
+from whence.store.scan import AnySieve, Reason, ScanEnd, scan_bulk, scan_plain, whole_record
 
 # Below this many bytes plain Python is done before Numba is loaded; benchmarks/threshold.py measures it.
 PLAIN_SCAN_MAX = 32 * 1048576
@@ -63,7 +63,9 @@ class LogFile:
         """What stands at this position: a record (reason END), a blank, nothing, or damage."""
         return scan_plain(self.file.data, self.base, position, position + 1)
 
-    def walk(self, position: int, end: int, sieve: Sieve | None = None, offsets: array[int] | None = None) -> ScanEnd:
+    def walk(
+        self, position: int, end: int, sieve: AnySieve | None = None, offsets: array[int] | None = None
+    ) -> ScanEnd:
         """Walk over the whole records that begin in ``[position, end)``, up to the first that is not.
 
         Physical offsets of those that pass the sieve are appended to ``offsets``. In plain Python while that is

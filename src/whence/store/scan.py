@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from whence.errors import CorruptError, FormatError
 from whence.formats.hashing import java_hash
@@ -26,6 +26,7 @@ from whence.formats.rocketmq.message import (
 from whence.formats.rocketmq.places import offsets_in_queue
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 BULK_ROWS = 65536  # records in one kernel call: some megabytes of rows, and Ctrl-C is heard between two calls
@@ -52,9 +53,23 @@ class ScanEnd:
     detail: str = ""
 
 
+class AnySieve(Protocol):
+    """Which records of a scan are worth a closer look. It may let too many through, never too few."""
+
+    def takes(self, message: Message) -> bool:
+        """Whether a record passes."""
+        ...
+
+    def rows(
+        self, messages: NDArray[Any], items: NDArray[Any], data: NDArray[np.uint8], base: int
+    ) -> NDArray[np.int64]:
+        """The numbers of the rows of one kernel call that pass. They are of a file that begins at ``base``."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Sieve:
-    """Which records of a scan are worth a closer look. It may let too many through, never too few.
+    """The sieve of one question.
 
     ``keys``: records that bear one of these as a key or unique id; empty takes all. A record with rollback bits
     bears neither. ``queue_offset`` with ``topic`` and ``queue``: the record that stands there in the queue.
@@ -88,8 +103,9 @@ class Sieve:
             or (self.until_ms is not None and message.store_timestamp_ms > self.until_ms)
         )
 
-    def rows(self, messages: NDArray[Any], items: NDArray[Any]) -> NDArray[Any]:
-        """The numbers of the rows of one kernel call that pass."""
+    def rows(
+        self, messages: NDArray[Any], items: NDArray[Any], data: NDArray[np.uint8], base: int
+    ) -> NDArray[np.int64]:
         import numpy as np
 
         keep = np.ones(len(messages), np.bool_)
@@ -175,7 +191,7 @@ def _why(data: memoryview, position: int, last: int, error: FormatError) -> Scan
 
 
 def scan_bulk(
-    data: memoryview, base: int, position: int, end: int, sieve: Sieve | None, offsets: array[int]
+    data: memoryview, base: int, position: int, end: int, sieve: AnySieve | None, offsets: array[int]
 ) -> ScanEnd:
     """Append the physical offsets of records that pass the sieve (None takes none); with the kernel."""
     import numpy as np
@@ -199,7 +215,7 @@ def scan_bulk(
             last = int(rows["physical_offset"][-1]) - base
             position = last + int(rows["size"][-1])
             if sieve is not None:
-                passed = sieve.rows(rows, items[: result.item_count])
+                passed = sieve.rows(rows, items[: result.item_count], whole, base)
                 offsets.frombytes(rows["physical_offset"][passed].tobytes())
         if result.status in (Status.FULL, Status.END):
             continue

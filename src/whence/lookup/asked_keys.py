@@ -1,0 +1,219 @@
+"""AskedKeys: the keys of a question that has very many, in a few long arrays that kernels read.
+
+for keys in read_keys(given): ...     pieces of bounded size, each key once in its piece
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import numpy as np
+
+from whence.errors import UsageError
+from whence.files.plain_file import open_stream
+from whence.formats.hashing import java_hash
+from whence.lookup.question import KEY_SIZE_MAX
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PIECE_SIZE = 256 * 1048576  # bytes of keys that are held at once: some ten million keys
+CHUNK = 65_536  # keys taken from an iterable at a time
+KEY_SHOWN = 80
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # with which some editors begin a file; it is no part of the first key
+
+Keys = Iterable[str | bytes] | BinaryIO | Path | Any
+"""Texts, or bytes in UTF-8: any iterable, an Arrow array or column; or a file that has one on each line."""
+
+
+class AskedKeys:
+    """Distinct keys in the order in which they were asked first: key i is ``data[starts[i]:starts[i] + sizes[i]]``.
+
+    ``given``: how many there were before those that came twice were taken out.
+    """
+
+    def __init__(
+        self, data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int32], first: int = 0
+    ) -> None:
+        from whence.kernels.key_table import NO_KEY, measure_keys, new_table, put_keys
+
+        self.given = len(starts)
+        self.data = data
+        hashes, units = np.empty(len(starts), np.int32), np.empty(len(starts), np.int32)
+        bad = measure_keys(data, starts, sizes, hashes, units)
+        if bad != NO_KEY:
+            key = data[starts[bad] : starts[bad] + sizes[bad]].tobytes()
+            raise UsageError(f"key {first + bad + 1}, {_shown(key)}, is not UTF-8, as all keys of RocketMQ are")
+        if len(units) and units.max() > KEY_SIZE_MAX:
+            bad = int(np.argmax(units > KEY_SIZE_MAX))
+            raise UsageError(f"key {first + bad + 1} has {units[bad]} characters; {KEY_SIZE_MAX} can be stored")
+        if len(sizes) and sizes.min() == 0:
+            raise UsageError(f"key {first + int(np.argmin(sizes)) + 1} is empty")
+        self.table = new_table(len(starts))
+        is_first = np.empty(len(starts), np.bool_)
+        put_keys(data, starts, sizes, hashes, self.table, is_first)
+        if not is_first.all():
+            starts, sizes, hashes, units = starts[is_first], sizes[is_first], hashes[is_first], units[is_first]
+            self.table = new_table(len(starts))
+            put_keys(data, starts, sizes, hashes, self.table, np.empty(len(starts), np.bool_))
+        self.starts, self.sizes, self.hashes, self.units = starts, sizes, hashes, units
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def key(self, number: int) -> str:
+        start = int(self.starts[number])
+        return self.data[start : start + int(self.sizes[number])].tobytes().decode("utf-8")
+
+    def number(self, key: str) -> int | None:
+        """The number of a key; None if it is not asked."""
+        from whence.kernels.key_table import NO_KEY, PAD, find_number
+
+        text = np.frombuffer(bytes(PAD) + key.encode("utf-8"), np.uint8)
+        number = int(find_number(text, self.data, self.starts, self.sizes, self.hashes, self.table))
+        return None if number == NO_KEY else number
+
+    def key_hashes(self, topics: Iterable[str], first: int, behind: int) -> NDArray[np.int32]:
+        """What an index file holds for keys ``first`` to ``behind - 1``: those of the first topic, then the next."""
+        from whence.kernels.key_table import hash_with_topic
+
+        topics = list(topics)
+        hashes, units = self.hashes[first:behind], self.units[first:behind]
+        powers = _powers(int(units.max(initial=0)) + 1)
+        found = np.empty((len(topics), behind - first), np.int32)
+        for row, topic in zip(found, topics, strict=True):
+            hash_with_topic(java_hash(f"{topic}#"), hashes, units, powers, row)
+        return found.reshape(-1)
+
+
+def _powers(count: int) -> NDArray[np.int64]:
+    """Of 31, modulo 2**32."""
+    powers = np.empty(count, np.int64)
+    power = 1
+    for number in range(count):
+        powers[number] = power
+        power = power * 31 & 0xFFFFFFFF
+    return powers
+
+
+def read_keys(keys: Keys) -> Iterator[AskedKeys]:
+    """The keys in pieces of about PIECE_SIZE bytes. One that is asked twice in a piece is in it once.
+
+    Empty lines of a file and nulls of an Arrow array are passed over; another empty key is a UsageError.
+    """
+    if isinstance(keys, Path):
+        with open_stream(keys) as file:
+            yield from _of_lines(file)
+    elif isinstance(keys, str | bytes):
+        yield from _of_runs([_joined([keys])])
+    elif hasattr(keys, "readinto"):
+        yield from _of_lines(cast("BinaryIO", keys))
+    elif hasattr(keys, "type") and hasattr(keys, "null_count"):
+        yield from _of_runs(_arrow_runs(keys))
+    else:
+        yield from _of_runs(_iterable_runs(keys))
+
+
+def _of_lines(file: BinaryIO) -> Iterator[AskedKeys]:
+    from whence.kernels.key_table import PAD, PAD_BEHIND, split_lines
+
+    rest = file.read(len(BYTE_ORDER_MARK)).removeprefix(BYTE_ORDER_MARK)
+    line_count = 0
+    is_end = False
+    while not is_end:
+        read = [rest]
+        size = len(rest)
+        while size < PIECE_SIZE and not is_end:
+            more = file.read(min(PIECE_SIZE - size, 16 * 1048576))
+            is_end = not more
+            size += len(more)
+            read.append(more)
+        cut = size
+        if not is_end:
+            cut -= len(read[-1]) - 1 - read[-1].rfind(b"\n")
+            if b"\n" not in read[-1]:
+                raise UsageError(f"line {line_count + 1} and those behind it: no line ends in {PIECE_SIZE} bytes")
+        data = np.frombuffer(b"".join([bytes(PAD), *read, bytes(PAD_BEHIND)]), np.uint8)
+        starts, sizes, lines = split_lines(data, PAD + cut)
+        if len(starts):
+            yield AskedKeys(data, starts, sizes, line_count)
+        rest = data[PAD + cut : PAD + size].tobytes()
+        line_count += lines
+
+
+_Run = tuple[bytes | memoryview, "NDArray[np.int64]"]
+"""Keys one behind the other, and their sizes."""
+
+
+def _of_runs(runs: Iterable[_Run]) -> Iterator[AskedKeys]:
+    first = size = 0
+    held: list[_Run] = []
+    for run in runs:
+        held.append(run)
+        size += len(run[0])
+        if size >= PIECE_SIZE:
+            yield (keys := _of_held(held, first))
+            first, size, held = first + keys.given, 0, []
+    if any(len(sizes) for _, sizes in held):
+        yield _of_held(held, first)
+
+
+def _of_held(held: list[_Run], first: int) -> AskedKeys:
+    from whence.kernels.key_table import PAD, PAD_BEHIND
+
+    data = np.frombuffer(b"".join([bytes(PAD), *(data for data, _ in held), bytes(PAD_BEHIND)]), np.uint8)
+    sizes = np.concatenate([sizes for _, sizes in held])
+    return AskedKeys(data, PAD + np.cumsum(sizes) - sizes, sizes.astype(np.int32), first)
+
+
+def _iterable_runs(keys: Iterable[str | bytes]) -> Iterator[_Run]:
+    if not isinstance(keys, Iterable):
+        raise UsageError(f"keys are texts, or a file of them, and this is {_shown(repr(keys))}")
+    each = iter(keys)
+    while chunk := list(islice(each, CHUNK)):
+        yield _joined(chunk)
+
+
+def _joined(chunk: list[str | bytes]) -> _Run:
+    """Some keys in one run of bytes, by calls that loop in C."""
+    try:
+        try:
+            text = "".join(chunk)  # type: ignore[arg-type]
+            encoded: list[Any] = chunk if text.isascii() else list(map(str.encode, chunk))  # type: ignore[arg-type]
+            data = text.encode() if text.isascii() else b"".join(encoded)
+        except TypeError:
+            encoded = [key.encode() if isinstance(key, str) else bytes(memoryview(key)) for key in chunk]
+            data = b"".join(encoded)
+    except TypeError as error:
+        raise UsageError(f"a key is a text, or bytes in UTF-8: {error}") from error
+    except UnicodeEncodeError as error:
+        raise UsageError(f"the key {_shown(error.object)} holds half a character (a lone surrogate)") from error
+    return data, np.fromiter(map(len, encoded), np.int64, len(encoded))
+
+
+def _arrow_runs(keys: Any) -> Iterator[_Run]:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(keys.type):
+        keys = keys.cast(keys.type.value_type)
+    if not any(is_text(keys.type) for is_text in _text_types(pa)):
+        raise UsageError(f"keys are texts, and this is a column of {keys.type}")
+    for chunk in keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys]:
+        array = chunk.drop_null().cast(pa.large_binary())
+        _, offsets_buffer, data_buffer = array.buffers()
+        if not len(array) or data_buffer is None:
+            continue
+        offsets = np.frombuffer(offsets_buffer, np.int64)[array.offset : array.offset + len(array) + 1]
+        yield memoryview(data_buffer)[offsets[0] : offsets[-1]], np.diff(offsets)
+
+
+def _text_types(pa: Any) -> tuple[Any, ...]:
+    of = pa.types
+    return of.is_string, of.is_large_string, of.is_binary, of.is_large_binary, of.is_string_view
+
+
+def _shown(key: str | bytes) -> str:
+    return repr(key if len(key) <= KEY_SHOWN else key[:KEY_SHOWN])

@@ -1,0 +1,391 @@
+"""Find many: a batch join of keys against the index, by kernels over arrays.
+
+    keys x topics -> hashes -> chains of all of them at once -> pairs of key and offset, sorted by offset
+    -> records checked in the log -> rows by key
+
+It is :mod:`whence.lookup.search` for very many keys: the same segments, the same candidates, and a message answers
+for the same reasons. A row is a key and a message that bears it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from whence.errors import CorruptError, FormatError, NotFoundError
+from whence.files.names import OFFSET_MAX
+from whence.formats.hashing import decode_java_utf8
+from whence.formats.rocketmq.message import Message
+from whence.formats.rocketmq.topics import is_system_topic
+from whence.lookup.answer import Receipt
+from whence.lookup.asked_keys import AskedKeys
+from whence.lookup.cursor import NO_POSITION
+from whence.lookup.field_search import BeginAnewError
+from whence.lookup.question import Question, ScanMode
+from whence.lookup.search import LogSearch, Progress
+from whence.store.commit_log import CommitLog
+from whence.store.damage import Damage
+from whence.store.index import Segment
+from whence.store.index_file import IndexFile
+from whence.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LOOKUPS = 4_194_304  # chains that are walked in one batch: keys times topics
+CHECKED = 8_192  # pairs that are checked in one kernel call: their records stay in the cache while they are needed
+
+ROW = np.dtype(
+    [
+        ("key_number", np.int64),
+        ("physical_offset", np.int64),
+        ("store_timestamp_ms", np.int64),
+        ("queue_offset", np.int64),
+        ("size", np.int32),
+        ("queue", np.int32),
+        ("topic", np.int32),  # its number in ``Topics``
+        ("store", np.int32),
+    ]
+)
+"""One key and one message that bears it."""
+
+
+class Topics:
+    """Topics that rows name by a number."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._numbers: dict[bytes, int] = {}
+
+    def number(self, data: bytes) -> int:
+        """The number of a topic, as it lies in a record."""
+        number = self._numbers.get(data)
+        if number is None:
+            name = decode_java_utf8(data)
+            number = self._numbers[data] = len(self.names)
+            self.names.append(name)
+        return number
+
+
+class KeysSearch(LogSearch):
+    """Keys put to one store: :meth:`scan` first, then :meth:`rows` of some keys after the other, then ``finish``."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        question: Question,
+        keys: AskedKeys,
+        topics: Topics,
+        *,
+        number: int = 0,
+        end_offset: int = OFFSET_MAX,
+        progress: Progress | None = None,
+    ) -> None:
+        super().__init__(store, question, NO_POSITION, None, progress, (0, end_offset))
+        self.is_broken = False
+        self._keys = keys
+        self._found_topics = topics
+        self._number = number
+        self._asked_topics = [] if question.scan is ScanMode.EVERYTHING else self._topics()
+        self._segments = [
+            segment
+            for segment in self._segments_for_keys(scans_all=not self._asked_topics)
+            if segment.from_offset < self._below and segment.to_offset > self._from
+        ]
+        self.receipt.index_files_skipped -= sum(segment.file is not None for segment in self._segments)
+        if any(segment.file is not None or segment.seam for segment in self._segments):
+            self.receipt.index_source = store.index_source()
+        self._scanned: dict[Segment, NDArray[np.void]] = {}
+        self._is_topic_fit: dict[int, bool] = {}
+        self._checker: Any = None
+        store.commit_log.use_kernel()
+
+    @property
+    def end_offset(self) -> int:
+        """What lies behind it was not looked at."""
+        return self._below
+
+    @property
+    def batch_size(self) -> int:
+        """How many keys are asked at once."""
+        return max(LOOKUPS // max(len(self._asked_topics), 1), 1)
+
+    def scan(self) -> None:
+        """Look for all the keys in what no index covers."""
+        for segment in self._segments:
+            if segment.file is None:
+                sieve = _KeySieve(self._keys)
+                for _ in self._scan(segment, partial(_scan_through, self.store.commit_log, sieve)):
+                    pass
+                pairs = sieve.pairs()
+                pairs = pairs[(pairs["physical_offset"] >= self._from) & (pairs["physical_offset"] < self._below)]
+                order = np.argsort(pairs["key_number"], kind="stable")
+                self._scanned[segment] = pairs[order]
+
+    def rows(self, first: int, behind: int) -> NDArray[np.void]:
+        """The rows of keys ``first`` to ``behind - 1``, by key, those of a key newest first (or oldest first)."""
+        from whence.kernels.candidates import order_by_key
+
+        hashes = self._keys.key_hashes(self._asked_topics, first, behind)
+        found = [np.empty(0, ROW)]
+        for segment in self._segments:
+            if segment.file is None:
+                pairs = self._scanned[segment]
+                begin, end = np.searchsorted(pairs["key_number"], (first, behind))
+                pairs = pairs[begin:end]
+            else:
+                pairs = self._walk_file(segment, segment.file, hashes, first, behind)
+            if len(pairs):
+                pairs = pairs[np.argsort(pairs["physical_offset"])]
+                found.append(self._checked(pairs, segment.file))
+        rows = np.concatenate(found)
+        if self.question.oldest_first:
+            rows = rows[::-1]
+        numbers = rows["key_number"] - first
+        order = np.empty(len(rows), np.int64)
+        order_by_key(numbers, np.zeros(behind - first + 1, np.int64), order)
+        rows = rows[order]
+        is_twice = np.zeros(
+            len(rows), np.bool_
+        )  # a key that stands in a message twice, or hashes alike in two topics
+        is_twice[1:] = (rows["key_number"][1:] == rows["key_number"][:-1]) & (
+            rows["physical_offset"][1:] == rows["physical_offset"][:-1]
+        )
+        if is_twice.any():
+            rows = rows[~is_twice]
+            self.receipt.candidates -= int(np.count_nonzero(is_twice))
+        return rows
+
+    def finish(self, last_given: int | None, *, empty: bool) -> Receipt:
+        if empty and self._asked_topics and not self._whys:
+            self._look_for_expired()
+        return super().finish(last_given, empty=empty)
+
+    def _look_for_expired(self) -> None:
+        """Whether the index knew one of the keys in messages that are gone."""
+        from whence.kernels.chains import walk_chains
+
+        begin_offset = self.cover.begin_offset
+        files = {*self.cover.expired, *(segment.file for segment in self._segments if segment.file is not None)}
+        for file in files:
+            try:
+                if file.shape is None or file.header().begin_physical_offset >= begin_offset:
+                    continue
+                for first in range(0, len(self._keys), self.batch_size):
+                    behind = min(first + self.batch_size, len(self._keys))
+                    hashes = self._keys.key_hashes(self._asked_topics, first, behind)
+                    shape, bad_links = file.shape, np.empty(len(hashes), np.int64)
+                    walk = walk_chains(file.data, shape.slot_capacity, shape.item_capacity, hashes, bad_links)
+                    if any((found["physical_offset"] < begin_offset).any() for found in walk):
+                        self._whys.add("probably_expired")
+                        return
+            except (CorruptError, NotFoundError):
+                continue  # where it covers what is left of the log, the walk has told it
+
+    def _broken(self, file: IndexFile, error: CorruptError) -> BeginAnewError:
+        self.is_broken = True
+        return super()._broken(file, error)
+
+    # -- candidates ------------------------------------------------------------------------------------------
+
+    def _walk_file(
+        self, segment: Segment, file: IndexFile, hashes: NDArray[np.int32], first: int, behind: int
+    ) -> NDArray[np.void]:
+        """The pairs that one index file gives."""
+        from whence.kernels.candidates import PAIR
+        from whence.kernels.chains import NO_DAMAGE, walk_chains
+
+        within = max(segment.from_offset, self._from), min(segment.to_offset, self._below)
+        assert file.shape is not None
+        bad_links = np.empty(len(hashes), np.int64)
+        try:
+            walk = walk_chains(
+                file.data, file.shape.slot_capacity, file.shape.item_capacity, hashes, bad_links, within=within
+            )
+            found = []
+            try:
+                while True:
+                    found.append(next(walk))
+            except StopIteration as ended:
+                self.receipt.items_visited += ended.value
+        except NotFoundError as error:
+            self.store.index.forget(file)
+            raise BeginAnewError from error
+        if (bad_links != NO_DAMAGE).any():
+            raise self._broken(file, self._damage_of(segment, file, hashes, bad_links))
+        pairs = np.empty(sum(map(len, found)), PAIR)
+        if found:
+            pairs["key_number"] = first + np.concatenate([each["key_number"] for each in found]) % (behind - first)
+            pairs["physical_offset"] = np.concatenate([each["physical_offset"] for each in found])
+        return pairs
+
+    def _damage_of(
+        self, segment: Segment, file: IndexFile, hashes: NDArray[np.int32], bad_links: NDArray[np.int64]
+    ) -> CorruptError:
+        """What is wrong with a chain, in the words of the plain walk."""
+        from whence.kernels.chains import NO_DAMAGE, chain_damage
+
+        number = int(np.argmax(bad_links != NO_DAMAGE))
+        try:
+            for _ in self._chain(segment, file, int(hashes[number])):
+                pass
+        except CorruptError as error:
+            return error
+        assert file.shape is not None
+        data = np.frombuffer(file.data, np.uint8)  # a writer has mended it meanwhile
+        damage = chain_damage(data, file.shape.slot_capacity, file.shape.item_capacity, int(bad_links[number]))
+        return CorruptError(damage.what, position=damage.position, path=file.path)
+
+    # -- decisions -------------------------------------------------------------------------------------------
+
+    def _checked(self, pairs: NDArray[np.void], walked: IndexFile | None) -> NDArray[np.void]:
+        """The rows of pairs, which are sorted by offset, that answer the question."""
+        from whence.kernels.candidates import Checker
+
+        if self._checker is None:
+            self._checker = Checker(CHECKED)
+        self.receipt.candidates += len(pairs)
+        rows = np.empty(len(pairs), ROW)
+        count = 0
+        log = self.store.commit_log
+        for begin, end in log.pieces(int(pairs["physical_offset"][0]), int(pairs["physical_offset"][-1]) + 1):
+            first, behind = np.searchsorted(pairs["physical_offset"], (begin, end))
+            for at in range(first, behind, CHECKED):
+                chunk = pairs[at : min(at + CHECKED, behind)]
+                count += self._check_chunk(chunk, log.base_of(begin), walked, rows[count:])
+        self.receipt.rejected += len(pairs) - count
+        return rows[:count]
+
+    def _check_chunk(
+        self, pairs: NDArray[np.void], base: int | None, walked: IndexFile | None, out: NDArray[np.void]
+    ) -> int:
+        """Fill ``out`` with the rows that answer; how many."""
+        from whence.kernels.candidates import BEARS, NOT_WHOLE
+
+        assert base is not None
+        checker, keys, question = self._checker, self._keys, self.question
+        try:
+            file = self.store.commit_log.file_of(base).file
+        except NotFoundError:
+            return 0  # it has expired since the question was put
+        data = np.frombuffer(file.data, np.uint8)
+        if checker.check(data, base, pairs, keys.data, keys.starts, keys.sizes):
+            bad = pairs["physical_offset"][checker.found[: len(pairs)] == NOT_WHOLE]
+            self._look_at_bad(np.unique(bad).tolist(), walked)
+        rows, topics = checker.rows[: len(pairs)], checker.topics[: len(pairs)]
+        is_fit = checker.found[: len(pairs)] == BEARS
+        numbers = self._topic_numbers(data, base, rows, topics)
+        fit_topics = np.array([self._is_fit(number) for number in range(len(self._found_topics.names))], np.bool_)
+        is_fit[is_fit] = fit_topics[numbers[is_fit]]
+        if question.topic is not None and is_fit.any():
+            self._topic_seen = True
+        if question.queue is not None:
+            is_fit &= rows["queue"] == question.queue
+        if question.since_ms is not None or question.until_ms is not None:
+            times = rows["store_timestamp_ms"]
+            is_inside = np.ones(len(rows), np.bool_)
+            if question.since_ms is not None:
+                is_inside &= times >= question.since_ms
+            if question.until_ms is not None:
+                is_inside &= times <= question.until_ms
+            if (is_fit & ~is_inside).any():
+                self._whys.add("outside_window")
+            is_fit &= is_inside
+        if question.tag is not None:
+            has_tag = checker.have_tag(data, base, len(pairs), question.tag)
+            if (is_fit & ~has_tag).any():
+                self._whys.add("filtered")
+            is_fit &= has_tag
+        kept = np.flatnonzero(is_fit)
+        out = out[: len(kept)]
+        out["key_number"] = pairs["key_number"][kept]
+        for name in ("physical_offset", "store_timestamp_ms", "queue_offset", "size", "queue"):
+            out[name] = rows[name][kept]
+        out["topic"] = numbers[kept]
+        out["store"] = self._number
+        return len(kept)
+
+    def _topic_numbers(
+        self, data: NDArray[np.uint8], base: int, rows: NDArray[np.void], firsts: NDArray[np.int32]
+    ) -> NDArray[np.int32]:
+        """The number of each row's topic; ``firsts`` tells the first row with the same one."""
+        numbers = np.zeros(len(rows), np.int32)
+        for first in np.flatnonzero(firsts == np.arange(len(firsts))).tolist():
+            if self._checker.found[first]:
+                at = int(rows["physical_offset"][first]) - base + int(rows["topic_at"][first])
+                numbers[first] = self._found_topics.number(data[at : at + int(rows["topic_size"][first])].tobytes())
+        return numbers[firsts]
+
+    def _is_fit(self, number: int) -> bool:
+        """Whether messages of this topic answer."""
+        fit = self._is_topic_fit.get(number)
+        if fit is None:
+            name, question = self._found_topics.names[number], self.question
+            fit = name == question.topic
+            if question.topic is None:
+                fit = question.system_topics or not is_system_topic(name)
+            self._is_topic_fit[number] = fit
+        return fit
+
+    def _look_at_bad(self, offsets: list[int], walked: IndexFile | None) -> None:
+        """What the plain road says of records that are not whole: damage of the log, or an index file that lies."""
+        boundary = None
+        for physical_offset in offsets:
+            try:
+                self.store.read(physical_offset)
+            except (FormatError, NotFoundError) as error:
+                if walked is not None:
+                    log = self.store.commit_log
+                    if not log.is_boundary(physical_offset, [], boundary):
+                        what = f"an item leads to offset {physical_offset}, where no record begins"
+                        raise self._broken(walked, CorruptError(what, path=walked.path)) from error
+                    boundary = physical_offset
+                self._damaged(physical_offset, error)
+
+
+def _scan_through(log: CommitLog, sieve: _KeySieve, begin: int, end: int, damage: list[Damage]) -> Sequence[int]:
+    log.scan(begin, end, sieve, damage)
+    return ()
+
+
+class _KeySieve:
+    """Takes the records of a scan that bear one of the keys, and notes which."""
+
+    def __init__(self, keys: AskedKeys) -> None:
+        from whence.kernels.key_table import CLEAN_SIZE
+
+        self._keys = keys
+        self._clean = np.empty(CLEAN_SIZE, np.uint8)
+        self._found: list[NDArray[np.void]] = []
+
+    def pairs(self) -> NDArray[np.void]:
+        from whence.kernels.candidates import PAIR
+
+        return np.concatenate([np.empty(0, PAIR), *self._found])
+
+    def rows(
+        self, messages: NDArray[Any], items: NDArray[Any], data: NDArray[np.uint8], base: int
+    ) -> NDArray[np.int64]:
+        from whence.kernels.candidates import PAIR, pairs_of_items
+
+        pairs = np.empty(len(items), PAIR)
+        keys = self._keys
+        count = pairs_of_items(
+            data, base, items, keys.data, keys.starts, keys.sizes, keys.hashes, keys.table, self._clean, pairs
+        )
+        if count:
+            self._found.append(pairs[:count].copy())
+        return np.empty(0, np.int64)
+
+    def takes(self, message: Message) -> bool:
+        """One record that the plain road met."""
+        from whence.kernels.candidates import PAIR
+
+        for key in message.keys:
+            number = self._keys.number(key)
+            if number is not None:
+                self._found.append(np.array([(number, message.physical_offset)], PAIR))
+        return False
