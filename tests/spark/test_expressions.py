@@ -1,0 +1,64 @@
+"""An expression of a user's reads the message it is given, and nothing else."""
+
+import pytest
+
+from whence.errors import UsageError
+from whence.pipeline.expressions import check_expression
+from whence.store.message_columns import COLUMNS
+
+pytestmark = pytest.mark.slow
+
+GOOD = [
+    ("queue > 1 and topic = 'orders'", "boolean", ("topic", "queue")),
+    ("get_json_object(cast(body as string), '$.order_id')", "string", ("body",)),
+    ("exists(keys, k -> k like 'order-%')", "boolean", ("keys",)),
+    ("transform(keys, k -> upper(k))", "array<string>", ("keys",)),
+    ("properties['region'] = 'eu' -- the rest is a comment", "boolean", ("properties",)),
+    ("date_trunc('DAY', store_time) = timestamp '2026-01-01'", "boolean", ("store_time",)),
+    (f"queue in ({', '.join(map(str, range(3000)))})", "boolean", ("queue",)),
+    ("1 = 1", "boolean", ()),
+]
+
+REFUSED = [
+    ("reflect('java.lang.System', 'getProperty', 'user.home') = 'x'", "calls Java"),
+    ("`java_method`('java.util.UUID', 'randomUUID') = topic", "calls Java"),
+    ("try_reflect('java.util.UUID', 'randomUUID') = topic", "calls Java"),
+    ("topic = (select max(id) from range(3))", "asks another table"),
+    ("topic in (select id from range(3))", "asks another table"),
+    ("exists (select * from csv.`/etc/passwd`)", "asks another table|no expression"),
+    ("rand() < 0.5", "has another value each time"),
+    ("uuid() = topic", "has another value each time"),
+    ("upper(concat(topic, cast(shuffle(keys) as string))) = 'A'", "has another value each time"),
+    ("store_time > now()", "depends on the clock"),
+    ("store_time > current_timestamp() - interval 1 day", "depends on the clock"),
+    ("current_date() > date '2026-01-01'", "depends on the clock"),
+    ("session_user() = topic", "depends on who asks"),
+    ("input_file_name() = ''", "depends on how the log is cut"),
+    ("monotonically_increasing_id() = 1", "depends on how the log is cut"),
+    ("count(*) > 1", "looks at more than one message"),
+    ("sum(queue) over () > 1", "looks at more than one message"),
+    ("explode(keys)", "looks at more than one message"),
+    ("own_function(queue) = 1", "calls a function of somebody's own"),
+    ("no_such_column = 1", "no_such_column"),
+    ("no_such_function(1)", "no_such_function"),
+    ("queue >", "is no expression of Spark SQL"),
+    ("queue > 1) or (1 = 1", "is no expression of Spark SQL"),
+    ("queue > 1; drop table x", "is no expression of Spark SQL"),
+    ("", "from 1 to"),
+    (" + ".join(["queue"] * 3000), "too complex"),
+]
+
+
+def test_expressions_of_a_message_are_taken_with_their_type_and_columns(spark):
+    for sql, kind, columns in GOOD:
+        checked = check_expression(spark, COLUMNS, sql)
+        assert (checked.type, checked.columns) == (kind, columns), sql
+
+
+def test_what_reaches_out_or_changes_is_refused_and_told_quietly(spark, capfd):
+    spark.udf.register("own_function", lambda value: value, "int")
+    for sql, why in REFUSED:
+        with pytest.raises(UsageError, match=why) as raised:
+            check_expression(spark, COLUMNS, sql)
+        assert "\n" not in str(raised.value) and len(str(raised.value)) < 1000
+    assert capfd.readouterr().err == ""
