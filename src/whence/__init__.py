@@ -48,4 +48,8 @@ def __getattr__(name: str) -> Any:
         from whence import door
 
         return getattr(door, {"open": "open_store", "create": "create_store"}.get(name, name))
+    if name == "spark":
+        from importlib import import_module
+
+        return import_module("whence.spark")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -100,7 +100,7 @@ def wide_size(rows: Any, records: Any) -> int:
 
 @kernel
 def find_spans(rows: Any, records: Any, wide: Any, spans: Any) -> None:
-    """Fill ``spans`` (SPAN_KINDS columns) with the texts of each record; a rollback bears no keys.
+    """Fill ``spans`` (SPAN_KINDS columns) with the texts of each record; a rollback bears no keys and no unique id.
 
     ``wide`` is as large as :func:`wide_size` says. Texts beyond ASCII lie there, well-formed.
     """
@@ -136,6 +136,7 @@ def find_spans(rows: Any, records: Any, wide: Any, spans: Any) -> None:
             unique_id_size = texts.unique_id_size
         if row.sys_flag & TRANSACTION_MASK == _ROLLBACK:
             keys_size = 0
+            unique_id_size = 0
         spans[TOPIC, 0, i] = topic_at
         spans[TOPIC, 1, i] = topic_size
         spans[KEYS, 0, i] = keys_at

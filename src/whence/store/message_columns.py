@@ -117,13 +117,28 @@ class MessageColumns:
 
     def empty(self) -> Any:
         """A batch without rows."""
-        pa = load_pyarrow()
-        return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in self.schema.types], schema=self.schema)
+        return self.of_damage(())
 
-    def at(self, log: CommitLog, physical_offsets: NDArray[np.int64]) -> Iterator[Any]:
+    def of_damage(self, damage: Sequence[tuple[int, str]]) -> Any:
+        """A row for each place in the log where something was passed over: its offset and what it was."""
+        pa = load_pyarrow()
+        arrays = {name: pa.nulls(len(damage), kind) for name, kind in zip(self.names, self.schema.types, strict=True)}
+        made = {
+            "physical_offset": constants(pa.int64(), [offset for offset, _ in damage]),
+            DAMAGE: text_array([text for _, text in damage]),
+        }
+        return pa.RecordBatch.from_arrays([(arrays | made)[name] for name in self.names], schema=self.schema)
+
+    def at(
+        self,
+        log: CommitLog,
+        physical_offsets: NDArray[np.int64],
+        mask: Callable[[NDArray[np.void]], NDArray[np.bool_] | None] | None = None,
+    ) -> Iterator[Any]:
         """Record batches of the records that begin at these offsets, in the order of the offsets.
 
-        What ``log.read`` raises if no whole record begins at one of them.
+        ``mask`` may tell which of their rows (SCANNED) are left out. What ``log.read`` raises if no whole record
+        begins at one of the offsets.
         """
         from whence.kernels.scan import SCANNED, scan_records
 
@@ -149,6 +164,9 @@ class MessageColumns:
                 rows[mine] = found
                 records[mine] = data.ctypes.data + positions
                 held.append(data)
+            keep = None if mask is None else mask(rows)
+            if keep is not None:
+                rows, records = rows[keep], records[keep]
             try:
                 yield from self._batches(rows, records, held)
             except _BodyError as bad:
@@ -310,6 +328,15 @@ def _texts(
     copy_spans(np.ascontiguousarray(ats), np.ascontiguousarray(sizes), data)
     buffers = [_bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, len(sizes), buffers)
+
+
+def constants(kind: Any, values: Sequence[int | str]) -> Any:
+    """A column of these values; times are in microseconds."""
+    if all(isinstance(value, str) for value in values) and kind == load_pyarrow().string():
+        return text_array([str(value) for value in values])
+    dtype = np.int32 if kind.bit_width == 32 else np.int64
+    data = load_pyarrow().py_buffer(np.array(values, dtype))
+    return load_pyarrow().Array.from_buffers(kind, len(values), [None, data])
 
 
 def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int32]:

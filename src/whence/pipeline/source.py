@@ -1,0 +1,114 @@
+"""``spark.read.format("whence")``: the messages of a store as a DataFrame.
+
+    whence.spark.register(spark)
+    spark.read.format("whence").option("rows", "key").load("store").where("key = 'order-4711'")
+
+Spark asks in Python processes of its own: one tells the schema, one is handed the filters and plans the tasks, and
+each task reads its part and gives Arrow record batches. docs/spark.md tells the columns and the options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from whence.errors import UsageError
+from whence.pipeline import fresh_scans
+from whence.pipeline.source_filters import Condition, read_filters
+from whence.pipeline.source_options import ALWAYS, AUTO, SourceOptions, parse_options
+from whence.pipeline.source_plan import Part, PartKind, plan_read, wanted_of
+from whence.pipeline.source_read import SourceRead
+from whence.store.message_columns import DAMAGE, TYPES
+from whence.store.opening import open_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import Filter
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("whence")`` known to a session, and have Spark push filters down to such sources."""
+    spark.dataSource.register(GuardedSource if fresh_scans.install(spark) else WhenceSource)
+    spark.conf.set(PUSHDOWN, "true")
+
+
+class WhenceSource(DataSource):
+    """A store as a table: a row a message, or a row a key."""
+
+    is_guarded = False  # whether each scan gets a plan of its own, and no other is used
+
+    @classmethod
+    def name(cls) -> str:
+        return "whence"
+
+    def schema(self) -> str:
+        return parse_options(self.options).schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = parse_options(self.options)
+        return WhenceReader(options, names_of(schema, options), is_guarded=self.is_guarded)
+
+
+class GuardedSource(WhenceSource):
+    """The same for a session with the rule of fresh_scans.py."""
+
+    is_guarded = True
+
+
+def names_of(schema: StructType, options: SourceOptions) -> tuple[str, ...]:
+    """The columns of a schema, which a user may have given: some of those that there are, with their types."""
+    for column in schema.fields:
+        if TYPES.get(column.name) != column.dataType.simpleString():
+            raise UsageError(
+                f"the schema asks for column {column.name} {column.dataType.simpleString()}; there are "
+                + ", ".join(f"{name} {kind}" for name, kind in TYPES.items())
+            )
+    if options.permissive and DAMAGE not in schema.names:
+        raise UsageError(
+            'with option("mode", "permissive") the schema has a column damage, which tells what was skipped'
+        )
+    return tuple(schema.names)
+
+
+class SourcePartition(InputPartition):
+    """One task's part."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__(part)
+        self.part = part
+
+
+class WhenceReader(DataSourceReader):
+    """Plans one query and reads its parts. It travels to the tasks."""
+
+    def __init__(self, options: SourceOptions, names: tuple[str, ...], *, is_guarded: bool) -> None:
+        self._options = options
+        self._names = names
+        self._is_guarded = is_guarded
+        self._conditions: list[Condition] = []
+        self._is_shared = False
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802, the name is Spark's
+        if self._options.pushdown != ALWAYS:
+            # Spark may use this plan for other queries of the same load(), too: nothing may be left out of it.
+            self._is_shared = True
+            return iter(filters)
+        self._conditions, left = read_filters(filters, self._names)
+        return iter(left)
+
+    def partitions(self) -> list[InputPartition]:
+        if self._is_shared and self._is_guarded and self._options.pushdown == AUTO:
+            return [SourcePartition(Part(PartKind.ALL))]  # another takes its place before anything is read
+        with open_folder(self._options.path, self._options.out) as store:
+            parts = plan_read(store, self._options, wanted_of(self._options, self._conditions))
+        return [SourcePartition(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if isinstance(partition, SourcePartition):  # Spark makes up another where there is none
+            shared = SourceRead(self._options, self._names, wanted_of(self._options, self._conditions))
+            yield from shared.read(partition.part)

@@ -1,0 +1,154 @@
+"""The plan of a read: which parts of a store the tasks of a query look at. Plain data in and out, without Spark.
+
+    kind     what a task does
+    scan     reads all records of some pieces of the log
+    index    walks the index for keys or unique ids between some offsets, and reads what it finds; what no index
+             covers there by then is scanned
+    offsets  reads the records at some offsets, if records begin there
+    damage   tells what is missing: reads nothing
+    all      everything, planned by the task: for a plan that another takes the place of
+
+The end of the log is fixed here: what is appended later belongs to the next query. What the plan finds in the index
+is not handed on: between plan and task it may have changed, and the task looks itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from whence.errors import CorruptError, NotFoundError, UsageError
+from whence.pipeline.source_filters import I8_MAX, I8_MIN, Condition, Span, Wanted
+from whence.pipeline.source_options import EARLIEST, LATEST, SourceOptions
+from whence.store.damage import Damage
+from whence.store.message_store import MessageStore
+from whence.store.proven_places import Piece, ProvenPlaces
+
+PART_SIZE = 256 * 1048576  # bytes of log that one task scans
+OFFSETS_MAX = 1000  # records that are looked at one by one; where more are asked for, the log between them is scanned
+
+
+class PartKind(StrEnum):
+    SCAN = "scan"
+    INDEX = "index"
+    OFFSETS = "offsets"
+    DAMAGE = "damage"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one task reads: ``pieces`` of the log, or single ``offsets``; or what it tells, in ``damage``."""
+
+    kind: PartKind
+    pieces: tuple[Piece, ...] = ()
+    offsets: tuple[int, ...] = ()
+    damage: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of log between its begins and ends."""
+        return sum(piece.to_offset - piece.from_offset for piece in self.pieces)
+
+
+def wanted_of(options: SourceOptions, conditions: Sequence[Condition] = ()) -> Wanted:
+    """What options and conditions ask for together."""
+    spans: dict[str, Span] = {}
+    starting = options.starting if isinstance(options.starting, int) else I8_MIN
+    ending = options.ending - 1 if isinstance(options.ending, int) else I8_MAX
+    if (starting, ending) != (I8_MIN, I8_MAX):
+        spans["physical_offset"] = Span(starting, ending)
+    if options.starting_ms is not None or options.ending_ms is not None:
+        low = I8_MIN if options.starting_ms is None else options.starting_ms
+        high = I8_MAX if options.ending_ms is None else options.ending_ms - 1
+        spans["store_timestamp_ms"] = Span(low, high)
+    return Wanted.of(conditions, spans)
+
+
+def plan_read(store: MessageStore, options: SourceOptions, wanted: Wanted) -> list[Part]:
+    """The parts of a query, in the order of the log. What is missing is an error, unless it is to be passed over."""
+    if options.starting == LATEST or options.ending == EARLIEST:
+        raise UsageError(
+            "a batch goes from an earlier offset to a later one: latest is for its end, earliest for its begin"
+        )
+    cover = store.cover()
+    if options.fail_on_data_loss and isinstance(options.starting, int) and options.starting < cover.begin_offset:
+        raise NotFoundError(
+            f"startingOffsets {options.starting} lies before the log's begin, at {cover.begin_offset}: what was "
+            'there has expired; option("failOnDataLoss", "false") begins where the log does'
+        )
+    offsets = wanted.span("physical_offset")
+    begin, end = max(cover.begin_offset, offsets.low), min(cover.end_offset, offsets.high + 1)
+    if wanted.is_nothing:
+        return []
+    parts = list(_told(cover.log_damage, begin, end, is_end=offsets.high >= cover.end_offset, options=options))
+    if begin >= end:
+        return parts
+    places = ProvenPlaces(store, trusts=not options.scan)
+    if wanted.index_keys is not None and not options.scan:
+        uncovered = []
+        covered: list[Piece] = []
+        for segment in cover.segments:
+            if segment.to_offset <= begin or segment.from_offset >= end:
+                continue
+            piece = Piece(segment.from_offset, segment.to_offset)
+            if segment.file is None and not segment.seam:
+                uncovered.append(piece)
+            elif covered and covered[-1].to_offset == piece.from_offset:
+                covered[-1] = Piece(covered[-1].from_offset, piece.to_offset)
+            else:
+                covered.append(piece)
+        if covered:
+            parts.append(Part(PartKind.INDEX, tuple(covered)))
+        return parts + _scans(uncovered, options)
+    numbers = wanted.numbers.get("physical_offset")
+    if numbers is not None and len(numbers) <= OFFSETS_MAX and not options.permissive:
+        found = tuple(sorted(offset for offset in numbers if begin <= offset < end))
+        return [*parts, Part(PartKind.OFFSETS, offsets=found)] if found else parts
+    size = _part_size(options, end - begin)
+    window = wanted.span("store_timestamp_ms")
+    pieces = places.pieces(
+        begin,
+        end,
+        size,
+        None if window.low == I8_MIN else window.low,
+        None if window.high == I8_MAX else window.high,
+    )
+    return parts + _scans(list(pieces), options)
+
+
+def _told(
+    log_damage: Sequence[tuple[int, int, Damage]], begin: int, end: int, *, is_end: bool, options: SourceOptions
+) -> Iterator[Part]:
+    """What is wrong with the log as a whole: an error, or a part that tells it."""
+    for from_offset, to_offset, damage in log_damage:
+        if not damage.kind.hides_messages or from_offset > end or to_offset <= begin:
+            continue
+        if from_offset == end and not is_end:
+            continue
+        if not options.permissive:
+            raise CorruptError(damage.detail, position=damage.position, path=damage.path)
+        yield Part(PartKind.DAMAGE, damage=((from_offset, told(damage)),))
+
+
+def told(damage: Damage) -> str:
+    """Damage as the column of that name tells it."""
+    return f"{damage.path} at byte {damage.position}: {damage.detail}"
+
+
+def _part_size(options: SourceOptions, size: int) -> int:
+    return max(min(PART_SIZE, size // options.min_partitions), 1)
+
+
+def _scans(pieces: Sequence[Piece], options: SourceOptions) -> list[Part]:
+    """A part for each piece; short ones, which a window leaves, go together."""
+    size = _part_size(options, sum(piece.to_offset - piece.from_offset for piece in pieces))
+    parts: list[Part] = []
+    for piece in pieces:
+        added = Part(PartKind.SCAN, (piece,))
+        if parts and parts[-1].size + added.size <= size:
+            parts[-1] = Part(PartKind.SCAN, (*parts[-1].pieces, piece))
+        else:
+            parts.append(added)
+    return parts
