@@ -17,11 +17,13 @@ from whence.cli import options
 from whence.cli.interrupt import Interrupts
 from whence.cli.terminal import Screen, complain, counted
 from whence.errors import FormatError, UsageError, WhenceError
+from whence.lookup.question import LIMIT_DEFAULT
 
 if TYPE_CHECKING:
     from logging import Logger
 
-    from whence.lookup.answer import Answer
+    from whence.lookup.answer import Receipt
+    from whence.lookup.asked_keys import Keys
 
 QUESTION = ("topic", "id", "offset", "queue", "queue_offset", "since", "until", "tag", "field")
 """The members of a question, beside the keys; one at least must be asked."""
@@ -48,25 +50,29 @@ STATUS_OF_ERROR: tuple[tuple[type[Exception], Status], ...] = (
 """The exit status of an error: that of the first kind it belongs to."""
 
 
-def status_of_answer(answer: Answer) -> Status:
-    receipt = answer.receipt
+def status_of_receipt(receipt: Receipt, *, is_empty: bool) -> Status:
     if receipt.damaged:
         return Status.DAMAGE
     if not receipt.complete:
         return Status.INCOMPLETE
-    return Status.DONE if answer.messages else Status.NOTHING
+    return Status.NOTHING if is_empty else Status.DONE
 
 
 # Commands
 
 
 def find(given: Namespace) -> Status:
+    chosen = _format(given)
+    with _keys_of_rows(given, chosen) as keys:
+        return _find_messages(given, chosen) if keys is None else _find_rows(given, chosen, keys)
+
+
+def _find_messages(given: Namespace, chosen: str) -> Status:
     from whence.cli.progress import Progress
     from whence.cli.render import FORMATS, receipt_text
     from whence.door import open_stores
     from whence.lookup.answer import as_json
 
-    chosen = _format(given)
     question = _question(given)
     stores = open_stores(given.stores, out=given.out, slots=given.slots, items=given.items, dialect=given.dialect)
     with stores, _output(given) as screen:
@@ -84,7 +90,20 @@ def find(given: Namespace) -> Status:
             else:
                 receipt_text(answer, errors)
     _say_written(given, counted(len(answer), "message"))
-    return status_of_answer(answer)
+    return status_of_receipt(answer.receipt, is_empty=not answer.messages)
+
+
+def _find_rows(given: Namespace, chosen: str, keys: Keys) -> Status:
+    from whence.cli.many import find_rows
+    from whence.door import open_stores
+
+    if given.missing is not None:
+        _keep_out_of_stores(given.missing, given)
+    stores = open_stores(given.stores, out=given.out, slots=given.slots, items=given.items, dialect=given.dialect)
+    with stores, _output(given) as screen:
+        receipt = find_rows(given, keys, stores, screen, chosen)
+    _say_written(given, counted(receipt.rows, "row"))
+    return status_of_receipt(receipt, is_empty=receipt.rows == 0)
 
 
 def explain(given: Namespace) -> Status:
@@ -95,6 +114,8 @@ def explain(given: Namespace) -> Status:
     from whence.lookup.answer import as_json
 
     chosen = _format(given)
+    if given.keys_from is not None:
+        given.keys = _few_keys(given)
     question = _question(given)
     stores = open_stores(given.stores, out=given.out, slots=given.slots, items=given.items, dialect=given.dialect)
     with stores, _output(given) as screen:
@@ -108,7 +129,7 @@ def explain(given: Namespace) -> Status:
             if explanation.answer.messages:
                 screen.line()
             receipt_text(explanation.answer, screen)
-    return status_of_answer(explanation.answer)
+    return status_of_receipt(explanation.answer.receipt, is_empty=not explanation.answer.messages)
 
 
 def inspect(given: Namespace) -> Status:
@@ -239,6 +260,55 @@ COMMANDS: dict[str, Command] = {
 # What they share
 
 
+@contextmanager
+def _keys_of_rows(given: Namespace, chosen: str) -> Iterator[Keys | None]:
+    """The keys, if a row for each of them and each message is wanted.
+
+    None if it is a question as any other; then the keys of a file are among those that were given.
+    """
+    named = [f"--{name}" for name in ("columns", "missing") if getattr(given, name) is not None]
+    named += [f"--format {chosen}"] if chosen in ("arrow", "parquet") else []
+    if named and given.rows == "message":
+        raise UsageError(f"{named[0]} is for rows of keys; leave --rows message out")
+    wants_rows = bool(named) or given.rows == "key"
+    if given.keys_from is None:
+        if wants_rows and given.keys is None:
+            raise UsageError(f"{[*named, '--rows key'][0]} needs keys: --key K or --keys-from FILE")
+        yield given.keys if wants_rows else None
+        return
+    from whence.cli.many import open_keys
+    from whence.lookup.asked_keys import KeyLines
+    from whence.lookup.question import KEYS_MAX
+
+    with open_keys(given.keys_from) as file:
+        lines = KeyLines(file, given.keys or ())
+        few = None if wants_rows else lines.all_of(KEYS_MAX)
+        if few is None and given.rows == "message":
+            raise UsageError(f"{given.keys_from} has more than {KEYS_MAX} keys; --rows key answers them")
+        if few is not None:
+            given.keys = _some(few, given)
+        yield lines if few is None else None
+
+
+def _few_keys(given: Namespace) -> list[bytes]:
+    """The keys that were given, those of a file among them."""
+    from whence.cli.many import open_keys
+    from whence.lookup.asked_keys import KeyLines
+    from whence.lookup.question import KEYS_MAX
+
+    with open_keys(given.keys_from) as file:
+        few = KeyLines(file, given.keys or ()).all_of(KEYS_MAX)
+    if few is None:
+        raise UsageError(f"{given.keys_from} has more than {KEYS_MAX} keys, which find answers and explain does not")
+    return _some(few, given)
+
+
+def _some(keys: list[bytes], given: Namespace) -> list[bytes]:
+    if not keys:
+        raise UsageError(f"{given.keys_from}: has no key in it")
+    return keys
+
+
 def _question(given: Namespace) -> dict[str, Any]:
     """The arguments of ``Store.find``."""
     question = {name: getattr(given, name) for name in QUESTION}
@@ -248,7 +318,8 @@ def _question(given: Namespace) -> dict[str, Any]:
             "for example: whence find STORE --key order-4711"
         )
     question |= {name: getattr(given, name) for name in SETTINGS}
-    return question | {"key": given.keys, "limit": None if given.all else given.limit}
+    limit = LIMIT_DEFAULT if given.limit is None else given.limit
+    return question | {"key": given.keys, "limit": None if given.all else limit}
 
 
 def _format(given: Namespace) -> str:

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Never
 
 from whence.errors import UsageError
-from whence.lookup.question import LIMIT_DEFAULT
+from whence.lookup.question import KEYS_MAX, LIMIT_DEFAULT
 
 if TYPE_CHECKING:
     from whence.pipeline.session import SparkSettings
@@ -85,12 +85,24 @@ def find_parser() -> Parser:
         "Find messages in one or several RocketMQ stores. Nothing is written to them.",
         "  whence find /data/store --key order-4711\n"
         "  whence find /data/store --topic orders --since 15m --limit 10 --body\n"
-        "  whence find /data/a /data/b --id 7F000001ACC018B4AAC2116AF6500000 --json",
+        "  whence find /data/a /data/b --id 7F000001ACC018B4AAC2116AF6500000 --json\n"
+        "  whence find /data/store --topic orders --keys-from keys.txt --format parquet -o found.parquet",
     )
     parser.add_argument("stores", metavar="STORE", nargs="+", help="a folder that has commitlog/ in it")
     _add_question(parser)
     _add_store(parser).add_argument("--out", metavar="DIR", help="where the sidecar is, if not in STORE.whence")
-    _add_output(parser, ("table", "json", "jsonl", "csv"))
+    _add_output(parser, ("table", "json", "jsonl", "csv", "arrow", "parquet"))
+    many = parser.add_argument_group("very many keys")
+    many.add_argument(
+        "--rows",
+        choices=("message", "key"),
+        help="a row for each message that has one of the keys, or for each key and message that has it "
+        f"(default: message up to {KEYS_MAX} lines of keys, key above)",
+    )
+    many.add_argument(
+        "--columns", metavar="A,B", help="with rows of keys: what they tell of a message, as topic,physical_offset"
+    )
+    many.add_argument("--missing", metavar="FILE", help="with rows of keys: write keys that no message has to FILE")
     _add_common(parser)
     return parser
 
@@ -280,6 +292,7 @@ def _add_question(parser: Parser) -> None:
         type=hexadecimal,
         help="the same, as bytes in hex",
     )
+    asked.add_argument("--keys-from", metavar="FILE", help="the same, one on each line of FILE; - for standard input")
     asked.add_argument("--topic", metavar="T", help="messages of this topic")
     asked.add_argument("--id", metavar="ID", help="a unique id, an offset message id, or a key: whatever it is")
     asked.add_argument("--offset", metavar="N", type=integer, help="the message at this physical offset")
@@ -303,8 +316,7 @@ def _add_question(parser: Parser) -> None:
         "--limit",
         metavar="N",
         type=integer,
-        default=LIMIT_DEFAULT,
-        help=f"give so many (default {LIMIT_DEFAULT})",
+        help=f"give so many (default {LIMIT_DEFAULT}; rows of keys: for each key, and all by default)",
     )
     limit.add_argument("--all", action="store_true", help="give all")
     how.add_argument("--cursor", metavar="C", help="go on where the answer with this cursor ended")

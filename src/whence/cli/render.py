@@ -13,6 +13,7 @@ from whence.formats.rocketmq.message import Message
 from whence.lookup.answer import MESSAGE_FIELDS, Answer, Receipt, as_json, csv_fields, message_to_dict
 
 if TYPE_CHECKING:
+    from whence.lookup.many_answer import ManyReceipt
     from whence.pipeline.build import Built
     from whence.pipeline.repair import Repaired
     from whence.pipeline.verify import Verified
@@ -166,6 +167,23 @@ def receipt_text(answer: Answer, screen: Screen, *, only_trouble: bool = False) 
     damage_text(receipt.damage, screen)
 
 
+def many_receipt_text(receipt: ManyReceipt, screen: Screen, *, only_trouble: bool = False) -> None:
+    """The receipt for very many keys in words. ``only_trouble``: nothing if the answer is whole."""
+    if only_trouble and receipt.complete and not receipt.damage:
+        return
+    count = f"{counted(receipt.rows, 'row')} for {counted(receipt.keys, 'key')}".capitalize()
+    if receipt.keys_missing:
+        count += f"; {receipt.keys_missing} of them {'is' if receipt.keys_missing == 1 else 'are'} in no message"
+    if receipt.truncated:
+        count += "; some keys are in more messages than --limit says"
+    screen.paragraph(f"{count}. {_completeness(receipt, screen)}")
+    if receipt.why_empty is not None:
+        screen.paragraph(f"Why: {WHY_EMPTY[receipt.why_empty]}.", "  ", "  ")
+    for name, text in [] if only_trouble else [*_logs(receipt), *_work(receipt)]:
+        screen.paragraph(text, " " * 13, f"  {name:<11}")
+    damage_text(receipt.damage, screen)
+
+
 def damage_text(found: Sequence[Damage], screen: Screen) -> None:
     """What is wrong, place by place."""
     for damage in found[:DAMAGE_SHOWN]:
@@ -181,13 +199,17 @@ def _headline(answer: Answer, screen: Screen) -> str:
     count = counted(len(answer), "message").capitalize()
     if len(answer) > 1:
         count += ", oldest first" if answer.question.oldest_first else ", newest first"
-    if receipt.damaged:
-        return f"{count}. {screen.red('The answer is NOT complete')}: damage hides part of the log."
-    if not receipt.complete:
-        return f"{count}. {screen.red('The answer is NOT complete')}: part of the log was not looked at."
-    if receipt.truncated:
+    if receipt.complete and receipt.truncated:
         return f"{count}; more match. The answer is {screen.green('complete')} up to here."
-    return f"{count}. The answer is {screen.green('complete')}."
+    return f"{count}. {_completeness(receipt, screen)}"
+
+
+def _completeness(receipt: Receipt, screen: Screen) -> str:
+    if receipt.damaged:
+        return f"{screen.red('The answer is NOT complete')}: damage hides part of the log."
+    if not receipt.complete:
+        return f"{screen.red('The answer is NOT complete')}: part of the log was not looked at."
+    return f"The answer is {screen.green('complete')}."
 
 
 def _logs(receipt: Receipt) -> list[tuple[str, str]]:

@@ -1,7 +1,8 @@
 """Candidates: does the record at an offset bear the key that led there; and which keys do scanned records bear.
 
-A pair is a key's number and a physical offset. An index file gives pairs that may be wrong: another key may have the
-same hash. What decides is the record, which has to be whole; its texts are compared as Java reads them.
+A candidate is a key's number and a physical offset. An index file gives some that are wrong: another key may have the
+same hash. What decides is the record, which has to be whole; its texts are compared as Java reads them. What is right
+becomes a row.
 """
 
 from __future__ import annotations
@@ -11,30 +12,41 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whence.formats.rocketmq.message import BLANK_SIZE_MIN
 from whence.formats.rocketmq.sys_flag import TRANSACTION_MASK, Transaction
 from whence.kernels import inlined, kernel
 from whence.kernels.columns import clean_text
 from whence.kernels.hashing import extend_hash_ascii
-from whence.kernels.intrinsics import LANES, address_of, first_bit, is_equal, load_i32, prefetch
+from whence.kernels.intrinsics import LANES, address_of, copy_bytes, first_bit, is_equal, prefetch
 from whence.kernels.key_table import CLEAN_SIZE, NO_KEY, find_key
 from whence.kernels.properties import find_marks
-from whence.kernels.scan import _TOPIC, _TOPIC_PLACES, ITEMS, ITEMS_MAX, SCANNED, Kind, _scan
+from whence.kernels.scan import ITEMS, ITEMS_MAX, SCANNED, Kind, scan_picked
 
-PAIR = np.dtype([("key_number", np.int64), ("physical_offset", np.int64)])
+ROW = np.dtype(
+    [
+        ("key_number", np.int64),
+        ("physical_offset", np.int64),
+        ("store_timestamp_ms", np.int64),
+        ("queue_offset", np.int64),
+        ("size", np.int32),
+        ("queue", np.int32),
+        ("topic", np.int32),  # a number
+        ("store", np.int32),  # of several, its number
+    ]
+)
+"""One key and one message that bears it."""
 
 NOT_WHOLE, OTHER_KEY, BEARS = 0, 1, 2  # what a check found: no whole record; one without the key; one with it
 
 _KEY = int(Kind.KEY)
 _ROLLBACK = int(Transaction.ROLLBACK)
 _SPACE = ord(" ")
-_AHEAD = 6  # pairs whose records are asked for before they are looked at
-_LINES = 10  # of a record of usual size
-_LINE = 64
+_ROW_SIZE = ROW.itemsize
+_TARGETS_AHEAD = 16
+_AT_ONCE = 512  # candidates whose records are read, and then compared while they are in the cache
 
 
 class Checker:
-    """Checks pairs, some thousand at a time; the arrays are used again."""
+    """Checks candidates, some thousand at a time; the arrays are used again."""
 
     def __init__(self, capacity: int) -> None:
         self.rows = np.empty(capacity, SCANNED)
@@ -42,41 +54,39 @@ class Checker:
         self.topics = np.empty(capacity, np.int32)
         self._table = np.zeros(1 << (2 * capacity - 1).bit_length(), np.int32)
         self._items = np.empty(ITEMS_MAX, ITEMS)
-        self._met = np.zeros(_TOPIC_PLACES, _TOPIC)
         self._clean = np.empty(CLEAN_SIZE, np.uint8)
 
     def check(
         self,
         file: NDArray[np.uint8],
         base_offset: int,
-        pairs: NDArray[np.void],
+        key_numbers: NDArray[np.int64],
+        offsets: NDArray[np.int64],
         data: NDArray[np.uint8],
         starts: NDArray[np.int64],
         sizes: NDArray[np.int32],
     ) -> int:
-        """Fill ``rows`` (SCANNED), ``found`` and ``topics`` for pairs that lie in one log file, in order of offsets.
+        """Fill ``rows`` (SCANNED), ``found`` and ``topics`` for candidates in one log file, in order of offsets.
 
         ``topics[i]`` is the number of the first row that has the topic of row i. The last three say what the keys
         are. How many records are not whole.
         """
-        file = file.view()
-        file.flags.writeable = False  # for Numba, read-only bytes are another type: one of the two is compiled
+        count = len(offsets)
         self._table[:] = 0
-        rows, found, topics = (array[: len(pairs)] for array in (self.rows, self.found, self.topics))
         return int(
             _check(
                 file,
                 base_offset,
-                pairs,
+                key_numbers,
+                offsets,
                 data,
                 starts,
                 sizes,
-                rows,
-                found,
-                topics,
+                self.rows[:count],
+                self.found,
+                self.topics,
                 self._table,
                 self._items,
-                self._met,
                 self._clean,
             )
         )
@@ -115,7 +125,8 @@ def _is_text(at: int, size: int, wanted_at: int, wanted_size: int, clean: int) -
 def _check(
     file: Any,
     base_offset: int,
-    pairs: Any,
+    key_numbers: Any,
+    offsets: Any,
     data: Any,
     starts: Any,
     sizes: Any,
@@ -124,39 +135,28 @@ def _check(
     topics: Any,
     table: Any,
     items: Any,
-    met: Any,
     clean: Any,
 ) -> int:
-    file_at = address_of(file)
+    log_at = address_of(file) - base_offset
     data_at = address_of(data)
     clean_at = address_of(clean)
     bad_count = 0
-    for i in range(len(pairs)):
-        if i + _AHEAD < len(pairs):
-            ahead = file_at + pairs[i + _AHEAD].physical_offset - base_offset
-            for line in range(_LINES):
-                prefetch(ahead + line * _LINE)
-        position = pairs[i].physical_offset - base_offset
-        row = rows[i]
-        if i > 0 and pairs[i - 1].physical_offset == pairs[i].physical_offset:
-            rows[i] = rows[i - 1]
-            topics[i] = topics[i - 1]
-            is_whole = found[i - 1] != NOT_WHOLE
-        else:
-            is_whole = False
-            if 0 <= position <= len(file) - BLANK_SIZE_MIN:
-                end = min(position + max(load_i32(file_at + position), BLANK_SIZE_MIN), len(file))
-                count, _, _, _, _ = _scan(file, base_offset, position, end, True, False, rows[i : i + 1], items, met)
-                is_whole = count == 1
-            topics[i] = _topic_of(file_at - base_offset, rows, i, table) if is_whole else i
-        record = file_at + position
-        if not is_whole:
-            found[i] = NOT_WHOLE
+    begin = 0
+    while begin < len(offsets):
+        end = min(begin + _AT_ONCE, len(offsets))
+        positions = offsets[begin:end] - base_offset
+        whole_end = begin + scan_picked(file, base_offset, positions, rows[begin:end], items)
+        for i in range(begin, whole_end):
+            topics[i] = _topic_of(log_at, rows, i, table)
+            key_at = data_at + starts[key_numbers[i]]
+            is_borne = _bears(log_at + offsets[i], rows[i], key_at, sizes[key_numbers[i]], clean_at)
+            found[i] = BEARS if is_borne else OTHER_KEY
+        begin = whole_end
+        if begin < end:
+            topics[begin] = begin
+            found[begin] = NOT_WHOLE
             bad_count += 1
-        elif _bears(record, row, data_at + starts[pairs[i].key_number], sizes[pairs[i].key_number], clean_at):
-            found[i] = BEARS
-        else:
-            found[i] = OTHER_KEY
+            begin += 1
     return bad_count
 
 
@@ -200,7 +200,7 @@ def _topic_of(log_at: int, rows: Any, number: int, table: Any) -> int:
 
 
 @kernel
-def pairs_of_items(
+def find_in_items(
     file: Any,
     base_offset: int,
     items: Any,
@@ -210,11 +210,12 @@ def pairs_of_items(
     hashes: Any,
     table: Any,
     clean: Any,
-    pairs: Any,
+    key_numbers: Any,
+    offsets: Any,
 ) -> int:
-    """The pairs of asked keys and scanned records that bear them, in order; as many as items at most. How many.
+    """The asked keys that scanned records bear, and where those lie, in order; as many as items at most. How many.
 
-    A key that stands in a record twice gives two.
+    A key that stands in a record twice is found twice.
     """
     log_at = address_of(file) - base_offset
     data_at = address_of(data)
@@ -226,24 +227,58 @@ def pairs_of_items(
         at = log_at + item.physical_offset + item.key_at
         number = find_key(at, item.key_size, data_at, starts, sizes, hashes, table, clean_at)
         if number != NO_KEY:
-            pairs[count].key_number = number
-            pairs[count].physical_offset = item.physical_offset
+            key_numbers[count] = number
+            offsets[count] = item.physical_offset
             count += 1
     return count
 
 
 @kernel
-def order_by_key(key_numbers: Any, ends: Any, order: Any) -> None:
-    """``order`` puts rows by key, those of a key from the last to the first.
+def put_rows(key_numbers: Any, scanned: Any, topics: Any, store: int, is_fit: Any, rows: Any) -> int:
+    """Fill ``rows`` (ROW) with the candidates that fit; how many."""
+    count = 0
+    for i in range(len(is_fit)):
+        if is_fit[i]:
+            row = rows[count]
+            row.key_number = key_numbers[i]
+            row.physical_offset = scanned[i].physical_offset
+            row.store_timestamp_ms = scanned[i].store_timestamp_ms
+            row.queue_offset = scanned[i].queue_offset
+            row.size = scanned[i].size
+            row.queue = scanned[i].queue
+            row.topic = topics[i]
+            row.store = store
+            count += 1
+    return count
 
-    ``ends`` is zero for each key and one more; it comes back as where the rows of each key begin, and where they end.
+
+@kernel
+def order_by_key(rows: Any, first_key: int, places: Any, ordered: Any) -> int:
+    """Put rows that come by offset into ``ordered``: by key, those of a key from the last to the first, each once.
+
+    ``places`` has a zero for each key and one more. How many there are: a message that bears a key twice, or whose
+    key hashes alike in two topics, came more than once.
     """
-    for number in key_numbers:
-        ends[number + 1] += 1
-    for i in range(1, len(ends)):
-        ends[i] += ends[i - 1]
-    place = ends[:-1].copy()
-    for i in range(len(key_numbers) - 1, -1, -1):
-        number = key_numbers[i]
-        order[place[number]] = i
-        place[number] += 1
+    for row in rows:
+        places[row.key_number - first_key + 1] += 1
+    for i in range(1, len(places)):
+        places[i] += places[i - 1]
+    targets = np.empty(len(rows), np.int64)
+    for i in range(len(rows) - 1, -1, -1):
+        number = rows[i].key_number - first_key
+        targets[i] = address_of(ordered) + places[number] * _ROW_SIZE
+        places[number] += 1
+    for i in range(len(rows)):  # they lie anywhere, and each is asked for before it is written: half of the time
+        prefetch(targets[min(i + _TARGETS_AHEAD, len(rows) - 1)])
+        copy_bytes(targets[i], address_of(rows) + i * _ROW_SIZE, _ROW_SIZE)
+    count = 0
+    for i in range(len(ordered)):
+        if (
+            i == 0
+            or ordered[i].key_number != ordered[i - 1].key_number
+            or ordered[i].physical_offset != ordered[i - 1].physical_offset
+        ):
+            if count != i:
+                ordered[count] = ordered[i]
+            count += 1
+    return count

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PIECE_SIZE = 256 * 1048576  # bytes of keys that are held at once: some ten million keys
+READ_SIZE = 1048576
 CHUNK = 65_536  # keys taken from an iterable at a time
 KEY_SHOWN = 80
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # with which some editors begin a file; it is no part of the first key
@@ -99,6 +100,41 @@ def _powers(count: int) -> NDArray[np.int64]:
     return powers
 
 
+class KeyLines:
+    """A file with a key on each line, of which the first lines are looked at before all are read; and keys before it.
+
+    It can be read as a file, once, and then gives all of them.
+    """
+
+    def __init__(self, file: BinaryIO, before: Iterable[str | bytes] = ()) -> None:
+        self._file = file
+        self._before = [key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass") for key in before]
+        for key in self._before:
+            if b"\n" in key:
+                raise UsageError(f"the key {_shown(key)} has more than one line; ask for it without a file of keys")
+        self._head = file.read(len(BYTE_ORDER_MARK)).removeprefix(BYTE_ORDER_MARK)
+
+    def all_of(self, most: int) -> list[bytes] | None:
+        """The keys, if the file has not more lines than so many; None otherwise."""
+        while self._head.count(b"\n") <= most:
+            more = self._file.read(READ_SIZE)
+            if not more:
+                lines = self._head.split(b"\n")
+                return [*self._before, *(key for line in lines if (key := line.removesuffix(b"\r")))]
+            self._head += more
+        return None
+
+    def read(self, size: int) -> bytes:
+        """The next bytes of all keys, a line each."""
+        if self._before:
+            self._head = b"".join(key + b"\n" for key in self._before) + self._head
+            self._before = []
+        if not self._head:
+            return self._file.read(size)
+        given, self._head = self._head[:size], self._head[size:]
+        return given
+
+
 def read_keys(keys: Keys) -> Iterator[AskedKeys]:
     """The keys in pieces of about PIECE_SIZE bytes. One that is asked twice in a piece is in it once.
 
@@ -109,7 +145,7 @@ def read_keys(keys: Keys) -> Iterator[AskedKeys]:
             yield from _of_lines(file)
     elif isinstance(keys, str | bytes):
         yield from _of_runs([_joined([keys])])
-    elif hasattr(keys, "readinto"):
+    elif hasattr(keys, "read"):
         yield from _of_lines(cast("BinaryIO", keys))
     elif hasattr(keys, "type") and hasattr(keys, "null_count"):
         yield from _of_runs(_arrow_runs(keys))
@@ -179,19 +215,34 @@ def _iterable_runs(keys: Iterable[str | bytes]) -> Iterator[_Run]:
 
 def _joined(chunk: list[str | bytes]) -> _Run:
     """Some keys in one run of bytes, by calls that loop in C."""
+    encoded: Any = chunk
     try:
-        try:
+        if isinstance(chunk[0], str):
             text = "".join(chunk)  # type: ignore[arg-type]
-            encoded: list[Any] = chunk if text.isascii() else list(map(str.encode, chunk))  # type: ignore[arg-type]
-            data = text.encode() if text.isascii() else b"".join(encoded)
-        except TypeError:
-            encoded = [key.encode() if isinstance(key, str) else bytes(memoryview(key)) for key in chunk]
-            data = b"".join(encoded)
-    except TypeError as error:
-        raise UsageError(f"a key is a text, or bytes in UTF-8: {error}") from error
+            if not text.isascii():
+                encoded = list(map(str.encode, chunk))  # type: ignore[arg-type]
+            data = text.encode()
+        else:
+            data = b"".join(chunk)  # type: ignore[arg-type]
+    except TypeError:
+        encoded = [_encoded(key) for key in chunk]
+        data = b"".join(encoded)
     except UnicodeEncodeError as error:
-        raise UsageError(f"the key {_shown(error.object)} holds half a character (a lone surrogate)") from error
+        raise _half(error) from error
     return data, np.fromiter(map(len, encoded), np.int64, len(encoded))
+
+
+def _encoded(key: str | bytes) -> bytes:
+    try:
+        return key.encode() if isinstance(key, str) else bytes(memoryview(key))
+    except UnicodeEncodeError as error:
+        raise _half(error) from error
+    except TypeError as error:
+        raise UsageError(f"a key is a text, or bytes in UTF-8, and not {_shown(repr(key))}") from error
+
+
+def _half(error: UnicodeEncodeError) -> UsageError:
+    return UsageError(f"the key {_shown(error.object)} holds half a character (a lone surrogate)")
 
 
 def _arrow_runs(keys: Any) -> Iterator[_Run]:

@@ -1,6 +1,6 @@
 """Find many: a batch join of keys against the index, by kernels over arrays.
 
-    keys x topics -> hashes -> chains of all of them at once -> pairs of key and offset, sorted by offset
+    keys x topics -> hashes -> chains of all of them at once -> candidates, sorted by offset
     -> records checked in the log -> rows by key
 
 It is :mod:`whence.lookup.search` for very many keys: the same segments, the same candidates, and a message answers
@@ -36,21 +36,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LOOKUPS = 4_194_304  # chains that are walked in one batch: keys times topics
-CHECKED = 8_192  # pairs that are checked in one kernel call: their records stay in the cache while they are needed
-
-ROW = np.dtype(
-    [
-        ("key_number", np.int64),
-        ("physical_offset", np.int64),
-        ("store_timestamp_ms", np.int64),
-        ("queue_offset", np.int64),
-        ("size", np.int32),
-        ("queue", np.int32),
-        ("topic", np.int32),  # its number in ``Topics``
-        ("store", np.int32),
-    ]
+CHECKED = (
+    8_192  # candidates that are checked in one kernel call: their records stay in the cache while they are needed
 )
-"""One key and one message that bears it."""
+
+_Candidates = tuple["NDArray[np.int64]", "NDArray[np.int64]"]
+"""Numbers of keys, and physical offsets."""
 
 
 class Topics:
@@ -98,7 +89,7 @@ class KeysSearch(LogSearch):
         self.receipt.index_files_skipped -= sum(segment.file is not None for segment in self._segments)
         if any(segment.file is not None or segment.seam for segment in self._segments):
             self.receipt.index_source = store.index_source()
-        self._scanned: dict[Segment, NDArray[np.void]] = {}
+        self._scanned: dict[Segment, _Candidates] = {}
         self._is_topic_fit: dict[int, bool] = {}
         self._checker: Any = None
         store.commit_log.use_kernel()
@@ -120,44 +111,31 @@ class KeysSearch(LogSearch):
                 sieve = _KeySieve(self._keys)
                 for _ in self._scan(segment, partial(_scan_through, self.store.commit_log, sieve)):
                     pass
-                pairs = sieve.pairs()
-                pairs = pairs[(pairs["physical_offset"] >= self._from) & (pairs["physical_offset"] < self._below)]
-                order = np.argsort(pairs["key_number"], kind="stable")
-                self._scanned[segment] = pairs[order]
+                self._scanned[segment] = sieve.candidates(self._from, self._below)
 
     def rows(self, first: int, behind: int) -> NDArray[np.void]:
         """The rows of keys ``first`` to ``behind - 1``, by key, those of a key newest first (or oldest first)."""
-        from whence.kernels.candidates import order_by_key
+        from whence.kernels.candidates import ROW, order_by_key
 
         hashes = self._keys.key_hashes(self._asked_topics, first, behind)
         found = [np.empty(0, ROW)]
         for segment in self._segments:
             if segment.file is None:
-                pairs = self._scanned[segment]
-                begin, end = np.searchsorted(pairs["key_number"], (first, behind))
-                pairs = pairs[begin:end]
+                numbers, offsets = self._scanned[segment]
+                begin, end = np.searchsorted(numbers, (first, behind))
+                numbers, offsets = numbers[begin:end], offsets[begin:end]
             else:
-                pairs = self._walk_file(segment, segment.file, hashes, first, behind)
-            if len(pairs):
-                pairs = pairs[np.argsort(pairs["physical_offset"])]
-                found.append(self._checked(pairs, segment.file))
-        rows = np.concatenate(found)
+                numbers, offsets = self._walk_file(segment, segment.file, hashes, first, behind)
+            if len(numbers):
+                order = np.argsort(offsets)
+                found.append(self._checked(numbers[order], offsets[order], segment.file))
+        rows = np.concatenate(found) if len(found) != 2 else found[1]
         if self.question.oldest_first:
-            rows = rows[::-1]
-        numbers = rows["key_number"] - first
-        order = np.empty(len(rows), np.int64)
-        order_by_key(numbers, np.zeros(behind - first + 1, np.int64), order)
-        rows = rows[order]
-        is_twice = np.zeros(
-            len(rows), np.bool_
-        )  # a key that stands in a message twice, or hashes alike in two topics
-        is_twice[1:] = (rows["key_number"][1:] == rows["key_number"][:-1]) & (
-            rows["physical_offset"][1:] == rows["physical_offset"][:-1]
-        )
-        if is_twice.any():
-            rows = rows[~is_twice]
-            self.receipt.candidates -= int(np.count_nonzero(is_twice))
-        return rows
+            rows = np.ascontiguousarray(rows[::-1])
+        ordered = np.empty_like(rows)
+        count = int(order_by_key(rows, first, np.zeros(behind - first + 1, np.int64), ordered))
+        self.receipt.candidates -= len(rows) - count
+        return ordered[:count]
 
     def finish(self, last_given: int | None, *, empty: bool) -> Receipt:
         if empty and self._asked_topics and not self._whys:
@@ -193,9 +171,8 @@ class KeysSearch(LogSearch):
 
     def _walk_file(
         self, segment: Segment, file: IndexFile, hashes: NDArray[np.int32], first: int, behind: int
-    ) -> NDArray[np.void]:
-        """The pairs that one index file gives."""
-        from whence.kernels.candidates import PAIR
+    ) -> _Candidates:
+        """The candidates that one index file gives."""
         from whence.kernels.chains import NO_DAMAGE, walk_chains
 
         within = max(segment.from_offset, self._from), min(segment.to_offset, self._below)
@@ -216,11 +193,12 @@ class KeysSearch(LogSearch):
             raise BeginAnewError from error
         if (bad_links != NO_DAMAGE).any():
             raise self._broken(file, self._damage_of(segment, file, hashes, bad_links))
-        pairs = np.empty(sum(map(len, found)), PAIR)
-        if found:
-            pairs["key_number"] = first + np.concatenate([each["key_number"] for each in found]) % (behind - first)
-            pairs["physical_offset"] = np.concatenate([each["physical_offset"] for each in found])
-        return pairs
+        if not found:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        numbers = np.concatenate([each["key_number"] for each in found])
+        if len(self._asked_topics) > 1:
+            numbers %= behind - first
+        return numbers + first, np.concatenate([each["physical_offset"] for each in found])
 
     def _damage_of(
         self, segment: Segment, file: IndexFile, hashes: NDArray[np.int32], bad_links: NDArray[np.int64]
@@ -241,42 +219,48 @@ class KeysSearch(LogSearch):
 
     # -- decisions -------------------------------------------------------------------------------------------
 
-    def _checked(self, pairs: NDArray[np.void], walked: IndexFile | None) -> NDArray[np.void]:
-        """The rows of pairs, which are sorted by offset, that answer the question."""
-        from whence.kernels.candidates import Checker
+    def _checked(
+        self, numbers: NDArray[np.int64], offsets: NDArray[np.int64], walked: IndexFile | None
+    ) -> NDArray[np.void]:
+        """The rows of candidates, which are sorted by offset, that answer the question."""
+        from whence.kernels.candidates import ROW, Checker
 
         if self._checker is None:
             self._checker = Checker(CHECKED)
-        self.receipt.candidates += len(pairs)
-        rows = np.empty(len(pairs), ROW)
+        self.receipt.candidates += len(offsets)
+        rows = np.empty(len(offsets), ROW)
         count = 0
         log = self.store.commit_log
-        for begin, end in log.pieces(int(pairs["physical_offset"][0]), int(pairs["physical_offset"][-1]) + 1):
-            first, behind = np.searchsorted(pairs["physical_offset"], (begin, end))
+        for begin, end in log.pieces(int(offsets[0]), int(offsets[-1]) + 1):
+            first, behind = np.searchsorted(offsets, (begin, end))
             for at in range(first, behind, CHECKED):
-                chunk = pairs[at : min(at + CHECKED, behind)]
-                count += self._check_chunk(chunk, log.base_of(begin), walked, rows[count:])
-        self.receipt.rejected += len(pairs) - count
+                chunk = slice(at, min(at + CHECKED, behind))
+                count += self._check_chunk(numbers[chunk], offsets[chunk], walked, rows[count:])
+        self.receipt.rejected += len(offsets) - count
         return rows[:count]
 
     def _check_chunk(
-        self, pairs: NDArray[np.void], base: int | None, walked: IndexFile | None, out: NDArray[np.void]
+        self,
+        key_numbers: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        walked: IndexFile | None,
+        out: NDArray[np.void],
     ) -> int:
-        """Fill ``out`` with the rows that answer; how many."""
-        from whence.kernels.candidates import BEARS, NOT_WHOLE
+        """Fill ``out`` with the rows of candidates in one log file that answer; how many."""
+        from whence.kernels.candidates import BEARS, NOT_WHOLE, put_rows
 
-        assert base is not None
         checker, keys, question = self._checker, self._keys, self.question
+        count = len(offsets)
         try:
-            file = self.store.commit_log.file_of(base).file
+            file = self.store.commit_log.file_of(int(offsets[0]))
         except NotFoundError:
             return 0  # it has expired since the question was put
-        data = np.frombuffer(file.data, np.uint8)
-        if checker.check(data, base, pairs, keys.data, keys.starts, keys.sizes):
-            bad = pairs["physical_offset"][checker.found[: len(pairs)] == NOT_WHOLE]
+        data, base = np.frombuffer(file.file.data, np.uint8), file.base
+        if checker.check(data, base, key_numbers, offsets, keys.data, keys.starts, keys.sizes):
+            bad = offsets[checker.found[:count] == NOT_WHOLE]
             self._look_at_bad(np.unique(bad).tolist(), walked)
-        rows, topics = checker.rows[: len(pairs)], checker.topics[: len(pairs)]
-        is_fit = checker.found[: len(pairs)] == BEARS
+        rows, topics = checker.rows[:count], checker.topics[:count]
+        is_fit = checker.found[:count] == BEARS
         numbers = self._topic_numbers(data, base, rows, topics)
         fit_topics = np.array([self._is_fit(number) for number in range(len(self._found_topics.names))], np.bool_)
         is_fit[is_fit] = fit_topics[numbers[is_fit]]
@@ -295,18 +279,11 @@ class KeysSearch(LogSearch):
                 self._whys.add("outside_window")
             is_fit &= is_inside
         if question.tag is not None:
-            has_tag = checker.have_tag(data, base, len(pairs), question.tag)
+            has_tag = checker.have_tag(data, base, count, question.tag)
             if (is_fit & ~has_tag).any():
                 self._whys.add("filtered")
             is_fit &= has_tag
-        kept = np.flatnonzero(is_fit)
-        out = out[: len(kept)]
-        out["key_number"] = pairs["key_number"][kept]
-        for name in ("physical_offset", "store_timestamp_ms", "queue_offset", "size", "queue"):
-            out[name] = rows[name][kept]
-        out["topic"] = numbers[kept]
-        out["store"] = self._number
-        return len(kept)
+        return int(put_rows(key_numbers, rows, numbers, self._number, is_fit, out))
 
     def _topic_numbers(
         self, data: NDArray[np.uint8], base: int, rows: NDArray[np.void], firsts: NDArray[np.int32]
@@ -352,40 +329,54 @@ def _scan_through(log: CommitLog, sieve: _KeySieve, begin: int, end: int, damage
 
 
 class _KeySieve:
-    """Takes the records of a scan that bear one of the keys, and notes which."""
+    """Notes which records of a scan bear which of the keys; it lets none through."""
 
     def __init__(self, keys: AskedKeys) -> None:
         from whence.kernels.key_table import CLEAN_SIZE
 
         self._keys = keys
         self._clean = np.empty(CLEAN_SIZE, np.uint8)
-        self._found: list[NDArray[np.void]] = []
+        self._numbers = [np.empty(0, np.int64)]
+        self._offsets = [np.empty(0, np.int64)]
 
-    def pairs(self) -> NDArray[np.void]:
-        from whence.kernels.candidates import PAIR
-
-        return np.concatenate([np.empty(0, PAIR), *self._found])
+    def candidates(self, from_offset: int, to_offset: int) -> _Candidates:
+        """What was noted between two offsets, by key."""
+        numbers, offsets = np.concatenate(self._numbers), np.concatenate(self._offsets)
+        is_inside = (offsets >= from_offset) & (offsets < to_offset)
+        numbers, offsets = numbers[is_inside], offsets[is_inside]
+        order = np.argsort(numbers, kind="stable")
+        return numbers[order], offsets[order]
 
     def rows(
         self, messages: NDArray[Any], items: NDArray[Any], data: NDArray[np.uint8], base: int
     ) -> NDArray[np.int64]:
-        from whence.kernels.candidates import PAIR, pairs_of_items
+        from whence.kernels.candidates import find_in_items
 
-        pairs = np.empty(len(items), PAIR)
         keys = self._keys
-        count = pairs_of_items(
-            data, base, items, keys.data, keys.starts, keys.sizes, keys.hashes, keys.table, self._clean, pairs
+        numbers, offsets = np.empty((2, len(items)), np.int64)
+        count = find_in_items(
+            data,
+            base,
+            items,
+            keys.data,
+            keys.starts,
+            keys.sizes,
+            keys.hashes,
+            keys.table,
+            self._clean,
+            numbers,
+            offsets,
         )
         if count:
-            self._found.append(pairs[:count].copy())
+            self._numbers.append(numbers[:count].copy())
+            self._offsets.append(offsets[:count].copy())
         return np.empty(0, np.int64)
 
     def takes(self, message: Message) -> bool:
-        """One record that the plain road met."""
-        from whence.kernels.candidates import PAIR
-
+        """Note one record that the plain road met."""
         for key in message.keys:
             number = self._keys.number(key)
             if number is not None:
-                self._found.append(np.array([(number, message.physical_offset)], PAIR))
+                self._numbers.append(np.array([number], np.int64))
+                self._offsets.append(np.array([message.physical_offset], np.int64))
         return False

@@ -5,6 +5,7 @@ key, then what a row tells of its message, then store where there are several
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,9 @@ class ManyBatches:
         self._pieces = pieces
         self._columns = ManyColumns(search.stores, search.topics, names)
         self._on_missing = on_missing
+        self._started = time.perf_counter_ns()
+        self._ended = self._started
+        self.question = search.question
         self.schema = self._columns.schema
 
     def __iter__(self) -> Iterator[Any]:
@@ -52,11 +56,14 @@ class ManyBatches:
                 for numbers in _of_bounded_size(part.missing, part.keys.sizes):
                     self._on_missing(key_array(part.keys, numbers))
             yield from self._columns.batches(part)
+        self._ended = time.perf_counter_ns()
 
     @property
     def receipt(self) -> ManyReceipt:
         """Of all that was given, when all is given."""
-        return self._search.receipt
+        receipt = self._search.receipt
+        receipt.elapsed_us = (self._ended - self._started) // 1000
+        return receipt
 
     @property
     def is_doubtful(self) -> bool:

@@ -4,6 +4,8 @@
     bulk_lines    the same behind a line that tells its id, as the bulk interface of a search engine takes it
     csv_lines     the fields of ``find --format csv --body``; CSV_HEAD is the line with their names
 
+    json_rows, csv_rows    the same for batches of any columns of messages, in their order; csv_head names them
+
 JSON is in ASCII, CSV in UTF-8. A body that is not UTF-8 is written as base64. One that could not be decompressed,
 which is null in the column, is written as it is stored; those few messages are read again, one by one.
 """
@@ -58,6 +60,47 @@ def csv_lines(batch: Any, read: ReadMessage) -> Iterator[memoryview]:
         return line.getvalue()
 
     return _lines(batch, read, _csv_parts, one)
+
+
+def json_rows(batch: Any) -> memoryview:
+    """A JSON object for each row of a batch of any columns. A body that could not be decompressed is null."""
+    parts: list[_Part] = []
+    for name, column in _columns(batch):
+        parts.append(_literal(f'{", " if parts else "{"}"{name}": '.encode()))
+        if name == "body":
+            bodies = _Bodies(column)
+            parts += [_json(bodies.texts, missing=b""), _base64(bodies.others, quotes=2), bodies.if_none(b"null")]
+            parts.append(_literal(b', "body_encoding": '))
+            parts += bodies.encoding(b'"utf8"', b'"base64"', b"null")
+        else:
+            parts.append(_json_column(column))
+    return _join([*parts, _literal(b"}\n")], len(batch))
+
+
+def csv_rows(batch: Any) -> memoryview:
+    """A line of CSV for each row of a batch of any columns."""
+    parts: list[_Part] = []
+    for name, column in _columns(batch):
+        if parts:
+            parts.append(_literal(b","))
+        if name == "body":
+            bodies = _Bodies(column)
+            parts += [_csv(bodies.texts), _base64(bodies.others, quotes=0), _literal(b",")]
+            parts += bodies.encoding(b"utf8", b"base64", b"")
+        else:
+            parts.append(_csv_column(name, column))
+    return _join([*parts, _literal(b"\n")], len(batch))
+
+
+def csv_head(names: Sequence[str]) -> bytes:
+    """The line with the names of columns."""
+    shown = [each for name in names for each in ((name, "body_encoding") if name == "body" else (name,))]
+    return (",".join(shown) + "\n").encode()
+
+
+def _columns(batch: Any) -> Iterator[tuple[str, Any]]:
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        yield name, column.cast("string") if str(column.type).startswith("timestamp") else column
 
 
 # -- lines -----------------------------------------------------------------------------------------------------
@@ -116,14 +159,17 @@ def _csv_parts(batch: Any) -> list[_Part]:
             parts += [_csv(bodies.texts), _base64(bodies.others, quotes=0)]
         elif name == "body_encoding":
             parts.append(_choice(b"utf8", b"base64", bodies.texts.is_there))
-        elif name == "keys":
-            parts.append(_csv(_as_texts([_members(batch.column(name))], len(batch))))
-        elif name == "properties":
-            parts.append(_csv(_as_texts([_json_column(batch.column(name), in_ascii=False)], len(batch))))
         else:
-            column = batch.column(name)
-            parts.append(_csv(_texts(column)) if _is_text(column) else _numbers(column))
+            parts.append(_csv_column(name, batch.column(name)))
     return [*parts, _literal(b"\n")]
+
+
+def _csv_column(name: str, column: Any) -> _Part:
+    if name == "keys":
+        return _csv(_as_texts([_members(column)], len(column)))
+    if name == "properties":
+        return _csv(_as_texts([_json_column(column, in_ascii=False)], len(column)))
+    return _csv(_texts(column)) if _is_text(column) else _numbers(column)
 
 
 # -- columns ---------------------------------------------------------------------------------------------------
@@ -138,14 +184,23 @@ class _Texts(NamedTuple):
 
 
 class _Bodies:
-    """Bodies, those that are text and the others."""
+    """Bodies, those that are text and the others; and those that are null."""
 
     def __init__(self, column: Any) -> None:
         bodies = _texts(column)
         is_text = np.zeros(len(column), np.bool_)
         kernels.find_texts(bodies.data, bodies.offsets, is_text)
-        self.texts = bodies._replace(is_there=is_text)
-        self.others = bodies._replace(is_there=~is_text)
+        self.texts = bodies._replace(is_there=is_text & bodies.is_there)
+        self.others = bodies._replace(is_there=~is_text & bodies.is_there)
+        self._is_none = ~bodies.is_there
+
+    def if_none(self, text: bytes) -> _Part:
+        return _choice(text, b"", self._is_none)
+
+    def encoding(self, text: bytes, other: bytes, none: bytes) -> list[_Part]:
+        """What tells how each is written."""
+        kinds = ((text, self.texts.is_there), (other, self.others.is_there), (none, self._is_none))
+        return [_choice(name, b"", is_kind) for name, is_kind in kinds]
 
 
 def _is_text(column: Any) -> bool:
