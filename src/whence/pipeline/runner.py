@@ -26,7 +26,7 @@ from whence.errors import StoreError, WhenceError
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 Input = TypeVar("Input")
 Result = TypeVar("Result")
@@ -75,7 +75,7 @@ class TaskError(Exception):
 
 
 @dataclass(slots=True)
-class _Done:
+class Done:
     """What ended tasks have to tell; sums of it are made by Spark, in the driver."""
 
     inputs: int = 0
@@ -84,12 +84,12 @@ class _Done:
     errors: dict[int, WhenceError] = field(default_factory=dict)  # by the input's number
 
 
-class _Sum(AccumulatorParam[_Done]):
-    def zero(self, value: _Done) -> _Done:
-        return _Done()
+class _Sum(AccumulatorParam[Done]):
+    def zero(self, value: Done) -> Done:
+        return Done()
 
-    def addInPlace(self, value1: _Done, value2: _Done) -> _Done:  # noqa: N802, the name is Spark's
-        return _Done(
+    def addInPlace(self, value1: Done, value2: Done) -> Done:  # noqa: N802, the name is Spark's
+        return Done(
             value1.inputs + value2.inputs,
             value1.size + value2.size,
             value1.messages + value2.messages,
@@ -102,7 +102,7 @@ class _Task:
     """What runs on an executor: the task, and around it what turns an error into what the driver understands."""
 
     run: Callable[[Any], Any]
-    done: Accumulator[_Done]
+    done: Accumulator[Done]
 
     def __call__(self, numbered: tuple[int, int, Any]) -> Any:
         number, size, given = numbered
@@ -110,14 +110,14 @@ class _Task:
             result = self.run(given)
         except WhenceError as error:
             error.add_note(f"in a task on {gethostname()}")
-            self.done.add(_Done(errors={number: error}))
+            self.done.add(Done(errors={number: error}))
             return None
         except Exception as error:
             context = TaskContext.get()
             attempt = 1 if context is None else context.attemptNumber() + 1
             what = f"{type(error).__name__}: {error}".replace("\n", " ")
             raise TaskError(f"input {number}, attempt {attempt}, on {gethostname()}: {what}") from error
-        self.done.add(_Done(1, size, getattr(result, "message_count", 0)))
+        self.done.add(Done(1, size, getattr(result, "message_count", 0)))
         return result
 
 
@@ -148,8 +148,24 @@ class Runner:
         """
         if not inputs:
             return []
-        job = _Job(self._context, name, task, inputs, size_of, self._watcher)
-        return job.run()
+        sizes = [0] * len(inputs) if size_of is None else [size_of(given) for given in inputs]
+        numbered = list(zip(range(len(inputs)), sizes, inputs, strict=True))
+        task_count = min(len(inputs), TASKS_MAX)
+
+        def collect(done: Accumulator[Done]) -> list[Result]:
+            return self._context.parallelize(numbered, task_count).map(_Task(task, done)).collect()
+
+        return _Job(self._context, name, collect, task_count, sum(sizes), self._watcher).run()
+
+    def collect(
+        self, name: str, frame: Callable[[Accumulator[Done]], DataFrame], task_count: int, size: int
+    ) -> list[Any]:
+        """The rows of a DataFrame, which are few: for a job that needs Spark's SQL.
+
+        ``frame`` makes it. Functions in it may tell what they have done, and what went wrong, by adding to what it
+        is given: see :class:`Done`. ``size`` is how many bytes that will be.
+        """
+        return _Job(self._context, name, lambda done: frame(done).collect(), task_count, size, self._watcher).run()
 
 
 class _Job:
@@ -159,26 +175,24 @@ class _Job:
         self,
         context: Any,
         name: str,
-        task: Callable[[Any], Any],
-        inputs: Sequence[Any],
-        size_of: Callable[[Any], int] | None,
+        collect: Callable[[Accumulator[Done]], list[Any]],
+        task_count: int,
+        bytes_total: int,
         watcher: Watcher | None,
     ) -> None:
-        sizes = [0] * len(inputs) if size_of is None else [size_of(given) for given in inputs]
         self._context = context
         self._name = name
+        self._collects = collect
         self._group = f"whence-{uuid4()}"
         self._watcher = watcher
-        self._task_count = min(len(inputs), TASKS_MAX)
-        self._bytes_total = sum(sizes)
+        self._task_count = task_count
+        self._bytes_total = bytes_total
         self._started = time.monotonic()
         self._ended = threading.Event()
         self._counts = (0, 0, 0)
         self._results: list[Any] = []
         self._failure: BaseException | None = None
-        self._done = context.accumulator(_Done(), _Sum())
-        numbered = list(zip(range(len(inputs)), sizes, inputs, strict=True))
-        self._tasks = context.parallelize(numbered, self._task_count).map(_Task(task, self._done))
+        self._done = context.accumulator(Done(), _Sum())
 
     def run(self) -> list[Any]:
         # Threads talk to Java, and this one waits. Ctrl-C comes here: a talk that it cut short would be taken up by
@@ -209,7 +223,7 @@ class _Job:
     def _collect(self) -> None:
         try:
             self._context.setJobGroup(self._group, self._name, interruptOnCancel=True)
-            self._results = self._tasks.collect()
+            self._results = self._collects(self._done)
         except BaseException as error:
             self._failure = error
         finally:
