@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from whence.lookup.many_answer import ManyAnswer
     from whence.lookup.many_columns import ManyBatches
     from whence.pipeline.build import Built
+    from whence.pipeline.export import Exported
     from whence.pipeline.repair import Repaired
     from whence.pipeline.runner import Watcher
     from whence.pipeline.session import SparkSettings
@@ -242,6 +243,44 @@ def repair_store(
     folder = _folder_of_job(path)
     options = RepairOptions(**_job_options(asked), in_place=in_place, cut_tail=cut_tail, dry_run=dry_run)
     return repair_indexes(folder, options, watcher)
+
+
+def export_store(
+    path: str | Path,
+    target: str | Path,
+    *,
+    format: str = "parquet",
+    question: Asked | None = None,
+    where: str | None = None,
+    rebuild: bool = False,
+    watcher: Watcher | None = None,
+    clock: Callable[[], float] = time.time,
+    **asked: Unpack[JobAsked],
+) -> Exported:
+    """Write messages of a store to files in the folder ``target``, on Spark.
+
+    ``format`` is ``parquet``, ``jsonl``, ``csv`` or ``bulk``. ``question`` has the arguments of :meth:`Store.find`;
+    without one, all messages are written but those of system topics. ``where`` is an expression of Spark SQL over the
+    columns of docs/spark.md. ``rebuild`` replaces another export that is there.
+    """
+    from whence.pipeline.export import ExportOptions, export_messages
+    from whence.pipeline.export_files import Format
+
+    folder = _folder_of_job(path)
+    if format not in list(Format):
+        raise UsageError(f"format {format!r} is not one of {', '.join(Format)}")
+    options = ExportOptions(
+        **_job_options(asked),
+        target=folder_of(target).absolute(),
+        format=Format(format),
+        where=where,
+        rebuild=rebuild,
+    )
+    put = make_question(int(clock() * 1000), **(question or {}))
+    with _open_folder(
+        folder, asked.get("out"), asked.get("slots"), asked.get("items"), asked.get("dialect")
+    ) as store:
+        return export_messages(store, put, options, watcher)
 
 
 def _job_options(asked: JobAsked) -> dict[str, Any]:

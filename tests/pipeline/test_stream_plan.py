@@ -301,6 +301,16 @@ def test_stretches_begin_at_records_and_lie_in_one_file_each(tmp_path):
     assert len(plan.cut(start, end, 1)) == len(made.offsets) - 1
 
 
+def test_a_part_of_the_log_is_cut_alike_whatever_lies_around_it(tmp_path):
+    make_store(tmp_path, MESSAGES)
+    plan = plan_of(tmp_path)
+    whole = plan.cut(plan.begin(), plan.end(), 1000)
+    for number in (1, 7, 20):
+        start = plan.latest(plan.begin(), Limit(max_bytes=whole[number][0]))
+        part = plan.cut(start, plan.end(), 1000)
+        assert part[1:] == whole[len(whole) - len(part) + 1 :]
+
+
 NO_PLACES = [{}, {"offset": "1", "record": 2, "head": ""}, {"offset": 1, "record": 2, "head": 7}, 5]
 
 

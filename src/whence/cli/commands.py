@@ -168,7 +168,7 @@ def verify(given: Namespace) -> Status:
     from whence.cli.render import verified_text
     from whence.door import verify_store
 
-    return Status.DONE if _run_job(given, verify_store, verified_text) else Status.DAMAGE
+    return Status.DONE if _run_job(given, verify_store, verified_text).is_healthy else Status.DAMAGE
 
 
 def repair(given: Namespace) -> Status:
@@ -176,11 +176,11 @@ def repair(given: Namespace) -> Status:
     from whence.door import repair_store
 
     asked = {name: getattr(given, name) for name in ("in_place", "cut_tail", "dry_run")}
-    return Status.DONE if _run_job(given, repair_store, repaired_text, **asked) else Status.DAMAGE
+    return Status.DONE if _run_job(given, repair_store, repaired_text, **asked).is_healthy else Status.DAMAGE
 
 
-def _run_job(given: Namespace, job: Callable[..., Any], text: Callable[[Any, Screen], None], **asked: Any) -> bool:
-    """Run a job on Spark and tell what came of it; whether all is well."""
+def _run_job(given: Namespace, job: Callable[..., Any], text: Callable[[Any, Screen], None], **asked: Any) -> Any:
+    """Run a job on Spark, tell what came of it, and give it back."""
     from whence.cli.job_bars import JobBars
     from whence.lookup.answer import as_json
 
@@ -202,7 +202,7 @@ def _run_job(given: Namespace, job: Callable[..., Any], text: Callable[[Any, Scr
             screen.line(as_json(result.to_dict()))
         elif not given.quiet or not result.is_healthy:
             text(result, screen)
-    return bool(result.is_healthy)
+    return result
 
 
 def expire(given: Namespace) -> Status:
@@ -229,6 +229,18 @@ def expire(given: Namespace) -> Status:
     return Status.DONE
 
 
+def export(given: Namespace) -> Status:
+    from whence.cli.render import exported_text
+    from whence.door import export_store
+
+    asked = {name: getattr(given, name) for name in ("target", "format", "where", "rebuild")}
+    question = {name: getattr(given, name) for name in (*QUESTION, "system_topics", "scan", "no_scan")}
+    exported = _run_job(given, export_store, exported_text, question=question | {"key": given.keys}, **asked)
+    if exported.receipt.complete:
+        return Status.DONE
+    return Status.DAMAGE if exported.receipt.damaged else Status.INCOMPLETE
+
+
 def demo(given: Namespace) -> Status:
     from whence.cli.demo import run_demo
 
@@ -252,6 +264,7 @@ COMMANDS: dict[str, Command] = {
     "build": ("build the indexes of a log, on Spark", options.build_parser, build),
     "verify": ("hold a log and its indexes against each other, on Spark", options.verify_parser, verify),
     "repair": ("mend what verify finds", options.repair_parser, repair),
+    "export": ("write messages to Parquet, JSON lines or CSV, on Spark", options.export_parser, export),
     "expire": ("let go of old log files, or move them to an archive", options.expire_parser, expire),
     "demo": ("show all this on a small store that comes with whence", options.demo_parser, demo),
 }

@@ -90,6 +90,7 @@ def find_parser() -> Parser:
     )
     parser.add_argument("stores", metavar="STORE", nargs="+", help="a folder that has commitlog/ in it")
     _add_question(parser)
+    _add_order(parser)
     _add_store(parser).add_argument("--out", metavar="DIR", help="where the sidecar is, if not in STORE.whence")
     _add_output(parser, ("table", "json", "jsonl", "csv", "arrow", "parquet"))
     many = parser.add_argument_group("very many keys")
@@ -116,6 +117,7 @@ def explain_parser() -> Parser:
     )
     parser.add_argument("stores", metavar="STORE", nargs=1, help="a folder that has commitlog/ in it")
     _add_question(parser)
+    _add_order(parser)
     _add_store(parser).add_argument("--out", metavar="DIR", help="where the sidecar is, if not in STORE.whence")
     _add_output(parser, ("table", "json"))
     _add_common(parser)
@@ -228,7 +230,7 @@ def repair_parser() -> Parser:
 
 
 def _add_jobs(parser: Parser) -> None:
-    """What verify and repair share."""
+    """What verify, repair and export share."""
     parser.add_argument(
         "--jobs", metavar="N", type=integer, help="into how many tasks to cut the log (default: as suits the cores)"
     )
@@ -261,6 +263,35 @@ def expire_parser() -> Parser:
     parser.add_argument("--dry-run", action="store_true", help="tell what would go, and change nothing")
     parser.add_argument("--in-place", action="store_true", help="allow it for a store that whence did not make")
     _add_common(parser)
+    return parser
+
+
+def export_parser() -> Parser:
+    parser = Parser(
+        "export",
+        "Write the messages of a store to files that other programs read, on Spark: all of them, or those that "
+        "answer a question. The folder is there whole or not at all; _export.json in it tells what was searched, and "
+        "whether that was complete.",
+        "  whence export /data/store -o /data/messages\n"
+        "  whence export /data/store -o orders --topic orders --since 2026-01-01 --format jsonl\n"
+        "  whence export /data/store -o large --topic orders --where \"size > 65536 and tags <> 'test'\"",
+    )
+    parser.add_argument("stores", metavar="STORE", nargs=1, help="a folder that has commitlog/ in it")
+    parser.add_argument("-o", dest="target", metavar="DIR", required=True, help="the folder to make")
+    parser.add_argument(
+        "--format",
+        choices=("parquet", "jsonl", "csv", "bulk"),
+        default="parquet",
+        help="parquet (default, in folders by day and topic), jsonl (JSON lines), csv, or bulk (JSON lines for the "
+        "bulk interface of a search engine)",
+    )
+    parser.add_argument("--rebuild", action="store_true", help="put it in the place of another export in DIR")
+    parser.add_argument("--out", metavar="DIR", help="where the sidecar is, if not in STORE.whence")
+    _add_question(parser)
+    how = parser.add_argument_group("which of them besides")
+    how.add_argument("--where", metavar="SQL", help="those for which this expression of Spark SQL is true")
+    _add_scan(how)
+    _add_jobs(parser)
     return parser
 
 
@@ -310,6 +341,8 @@ def _add_question(parser: Parser) -> None:
         help="messages whose field, which whence build --field has indexed, has this value; repeat it for several",
     )
 
+
+def _add_order(parser: Parser) -> None:
     how = parser.add_argument_group("how much, and in which order")
     limit = how.add_mutually_exclusive_group()
     limit.add_argument(
@@ -321,6 +354,10 @@ def _add_question(parser: Parser) -> None:
     limit.add_argument("--all", action="store_true", help="give all")
     how.add_argument("--cursor", metavar="C", help="go on where the answer with this cursor ended")
     how.add_argument("--oldest-first", action="store_true", help="by log position upwards (default: newest first)")
+    _add_scan(how)
+
+
+def _add_scan(how: argparse._ArgumentGroup) -> None:
     how.add_argument("--system-topics", action="store_true", help="also messages that the broker keeps for itself")
     scan = how.add_mutually_exclusive_group()
     scan.add_argument("--scan", action="store_true", help="trust no index, scan the log")

@@ -15,6 +15,7 @@ from whence.lookup.answer import MESSAGE_FIELDS, Answer, Receipt, as_json, csv_f
 if TYPE_CHECKING:
     from whence.lookup.many_answer import ManyReceipt
     from whence.pipeline.build import Built
+    from whence.pipeline.export import Exported
     from whence.pipeline.repair import Repaired
     from whence.pipeline.verify import Verified
     from whence.store.damage import Damage
@@ -308,6 +309,23 @@ def built_text(built: Built, screen: Screen) -> None:
         topics = ", ".join(map(printable, built.without_folder[:TOPICS_SHOWN]))
         screen.paragraph(f"No folder can be named after these topics, so they have no queues: {topics}.")
     damage_text(built.damage, screen)
+
+
+def exported_text(exported: Exported, screen: Screen) -> None:
+    """What an export made, whether it is complete, and what could not be read."""
+    files = f"{counted(len(exported.files), 'file')}, {size_text(exported.size)}"
+    where = printable(_near(exported.target))
+    screen.paragraph(f"{counted(exported.messages, 'message').capitalize()} were written to {where}: {files}.")
+    receipt = exported.receipt
+    searched = f"offsets {receipt.searched_from_offset} to {receipt.searched_to_offset} of the log were searched"
+    if receipt.complete:
+        screen.paragraph(f"It is {screen.green('complete')}: {searched}.")
+    else:
+        screen.paragraph(f"It is {screen.red('NOT complete')}: {searched}, and not all of it could be read.")
+    if exported.without_folder:
+        topics = ", ".join(map(printable, exported.without_folder[:TOPICS_SHOWN]))
+        screen.paragraph(f"No folder can be named after these topics, so theirs is null in the table: {topics}.")
+    damage_text(receipt.damage, screen)
 
 
 def verified_text(verified: Verified, screen: Screen) -> None:

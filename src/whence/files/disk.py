@@ -20,6 +20,8 @@ from whence.formats.buffers import Buffer
 MODE = 0o644
 ZEROS = bytes(1 << 20)
 SYNC_FILE_RANGE_WRITE = 2
+AT_FDCWD = -100
+RENAME_EXCHANGE = 2
 NO_FALLOCATE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -197,6 +199,20 @@ class Disk:
         with _named(path, f"cannot be renamed to {target.name}"):
             path.replace(target)
 
+    def exchange(self, path: Path, target: Path) -> None:
+        """Give each of two folders the other's name: nobody sees a moment in which one of the names is not there.
+
+        Where the system cannot do that there is such a moment.
+        """
+        with _named(path, f"cannot take the place of {target}"):
+            renameat2 = _renameat2()
+            names = os.fsencode(path), os.fsencode(target)
+            if renameat2 is None or renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE):
+                between = path.with_name(f"{path.name}.old")
+                target.rename(between)
+                path.rename(target)
+                between.rename(path)
+
     def remove(self, path: Path) -> None:
         """Remove a file; it is no error if it is not there."""
         with _named(path, "cannot be removed"):
@@ -206,6 +222,11 @@ class Disk:
 @cache
 def _sync_file_range() -> Callable[..., int] | None:
     return getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform == "linux" else None
+
+
+@cache
+def _renameat2() -> Callable[..., int] | None:
+    return getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
 
 
 @contextmanager

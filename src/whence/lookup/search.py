@@ -61,6 +61,17 @@ def find(
             continue  # at most once for each index file: it is not used any more
 
 
+def find_offsets(store: MessageStore, question: Question) -> tuple[list[int], Receipt]:
+    """Where all messages that answer the question lie, in order; for who takes many and reads them himself."""
+    while True:
+        search = LogSearch(store, question, NO_POSITION, None, None)
+        try:
+            offsets = [message.physical_offset for message in search.messages()]
+        except BeginAnewError:
+            continue
+        return offsets, search.finish(None, empty=not offsets)
+
+
 def candidates(
     store: MessageStore, question: Question, within: tuple[int, int], *, whole: bool = False
 ) -> tuple[list[int], list[Damage]]:

@@ -11,7 +11,6 @@ nested and renamed, their classes cannot.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,7 +80,7 @@ def check_expression(spark: SparkSession, schema: Mapping[str, str], sql: str) -
     if not sql.strip() or len(sql) > SIZE_MAX:
         raise UsageError(f"an expression has from 1 to {SIZE_MAX} characters, this one {len(sql)}")
     nothing = spark.range(0).select(*(functions.lit(None).cast(kind).alias(name) for name, kind in schema.items()))
-    with _quietly():
+    with quiet_queries():
         try:
             value = nothing.select(functions.expr(sql).alias("value"))
             plan = _analyzed(value)
@@ -107,9 +106,11 @@ def _analyzed(frame: Any) -> Any:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Spark writes each expression that it does not understand to the terminal, with pages of Java's."""
-    log = logging.getLogger("SQLQueryContextLogger")
+def quiet_queries() -> Iterator[None]:
+    """Keep Spark from writing each expression that fails to the terminal, with pages of Java's."""
+    from pyspark.logger import PySparkLogger
+
+    log = PySparkLogger.getLogger("SQLQueryContextLogger")
     before, log.disabled = log.disabled, True
     try:
         yield

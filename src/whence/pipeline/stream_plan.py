@@ -220,22 +220,28 @@ class StreamPlan:
     # -- stretches -------------------------------------------------------------------------------------------------
 
     def cut(self, start: Place, end: Place, size: int = STRETCH_SIZE) -> list[tuple[int, int]]:
-        """What lies between two places, in stretches of about this size that begin where a record does.
-
-        Each lies in one file of the log; a message belongs to the stretch in which it begins. The same places give
-        the same stretches as long as the log has them.
-        """
+        """What lies between two places, in stretches that tasks read side by side; see :meth:`cut_between`."""
         begin = self.from_where(start).offset
         if begin == NOWHERE or self.loss(end) is not None:
             return []  # what was to be read went before it could be
+        return self.cut_between(begin, end.offset, size)
+
+    def cut_between(self, begin: int, end: int, size: int) -> list[tuple[int, int]]:
+        """What lies between two offsets where records begin, cut at the first record of each block of this size.
+
+        Blocks are counted from offset 0. So a part of the log is cut alike, whatever lies before and behind it. Each
+        stretch lies in one file of the log, and a message belongs to the one in which it begins.
+        """
         stretches = []
-        for piece_begin, piece_end in self._log.pieces(begin, end.offset):
+        for piece_begin, piece_end in self._log.pieces(begin, end):
             cuts = [piece_begin]
-            if piece_end - piece_begin > size:
+            next_cut = piece_begin // size * size + size
+            if next_cut < piece_end:
                 for batch in self._batches(piece_begin, piece_end):
                     offsets = batch.messages["physical_offset"]
-                    while offsets[-1] >= cuts[-1] + size:
-                        cuts.append(int(offsets[np.searchsorted(offsets, cuts[-1] + size)]))
+                    while offsets[-1] >= next_cut:
+                        cuts.append(int(offsets[np.searchsorted(offsets, next_cut)]))
+                        next_cut = cuts[-1] // size * size + size
             stretches += list(zip(cuts, [*cuts[1:], piece_end], strict=True))
         return stretches
 

@@ -1,0 +1,356 @@
+"""Export: messages of a log as files of a format that others read, on Spark.
+
+    question -> parts of the log, or what was found in them          the driver
+             -> files, aside and flushed                             a task for each part
+             -> one folder, renamed to its name when it is whole     the driver, which holds the lock
+
+Tasks read the log and write the files themselves: messages do not pass through Java (docs/spark.md has the measure),
+but for ``where``, which Spark evaluates. The folder is there whole or not at all. ``_export.json`` in it tells what
+was asked, what was searched and whether that was complete, and each file with its sum.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import numpy as np
+
+from whence.errors import FormatError, StoreError, UsageError
+from whence.files.atomic import unfinished
+from whence.files.disk import Disk
+from whence.files.folder import is_file, is_folder
+from whence.files.mapped_file import read_whole
+from whence.formats.own_json import decode_own_json
+from whence.lookup.answer import Receipt
+from whence.lookup.question import Question, ScanMode
+from whence.lookup.search import find_offsets
+from whence.pipeline.export_files import ExportedFile, Format
+from whence.pipeline.export_tasks import (
+    PART_SIZE,
+    ExportedPart,
+    ExportTask,
+    Part,
+    RowFilter,
+    export_parts_task,
+    group_parts,
+)
+from whence.pipeline.jobs import JobOptions, locked
+from whence.pipeline.runner import Runner, Watcher
+from whence.pipeline.session import open_session
+from whence.pipeline.stream_plan import StreamPlan
+from whence.pipeline.task_runner import CountedRunner, TaskRunner
+from whence.store.damage import Damage
+from whence.store.message_store import MessageStore
+
+FOLDER = "export"  # of the work folder: what is published
+RECEIPT = "_export.json"  # who reads the folder as a table passes over what begins with "_"
+RECEIPT_SIZE_MAX = 1 << 30
+VERSION = 1
+KIND = "export"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions(JobOptions):
+    """``target``: the folder that is made. ``rebuild``: in place of another export that is there."""
+
+    target: Path = Path("export")
+    format: Format = Format.PARQUET
+    where: str | None = None
+    rebuild: bool = False
+    part_size: int = PART_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export made, and the receipt for it."""
+
+    target: Path
+    format: Format
+    store: str
+    question: dict[str, Any]
+    where: str | None
+    files: tuple[ExportedFile, ...]
+    without_folder: tuple[str, ...]
+    receipt: Receipt
+    bytes_read: int
+    tasks: int
+    elapsed_s: float
+
+    @property
+    def messages(self) -> int:
+        return sum(file.messages for file in self.files)
+
+    @property
+    def size(self) -> int:
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether all that was asked for could be read."""
+        return self.receipt.complete
+
+    def asked(self) -> dict[str, Any]:
+        """What decides which messages are in it, and as what."""
+        return {"store": self.store, "format": self.format, "question": self.question, "where": self.where}
+
+    def to_receipt(self) -> dict[str, Any]:
+        """``_export.json``: nothing in it depends on when or how fast it was made."""
+        receipt = {name: value for name, value in self.receipt.to_dict().items() if name != "elapsed_us"}
+        return {
+            "version": VERSION,
+            "kind": KIND,
+            **self.asked(),
+            "messages": self.messages,
+            "bytes": self.size,
+            "files": [_shown(file) for file in self.files],
+            "topics_without_folder": self.without_folder,
+            "receipt": receipt,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """As ``export --json`` has it."""
+        shown = {name: value for name, value in self.to_receipt().items() if name not in ("version", "kind")}
+        work = {"bytes_read": self.bytes_read, "elapsed_s": round(self.elapsed_s, 3), "tasks": self.tasks}
+        return {"path": str(self.target), **shown, **work}
+
+
+def _shown(file: ExportedFile) -> dict[str, Any]:
+    shown = asdict(file)
+    del shown["path"], shown["target"]
+    return {"path": file.target, **shown}
+
+
+class Tools(NamedTuple):
+    """What an export works with: who runs its tasks, and who evaluates an expression over the messages of parts."""
+
+    runner: TaskRunner
+    where: Callable[[Sequence[Part], RowFilter, str, Path], tuple[list[Part], list[Damage]]]
+
+
+def export_messages(
+    store: MessageStore, question: Question, options: ExportOptions, watcher: Watcher | None = None
+) -> Exported:
+    """Export the messages of a store that answer a question, on Spark."""
+
+    @contextmanager
+    def open_tools() -> Iterator[Tools]:
+        from whence.pipeline.export_where import Where
+
+        with open_session(options.spark, log_file=options.log_file) as spark:
+            runner = Runner(spark, watcher)
+            yield Tools(runner, Where(spark, runner))
+
+    return export_with(store, question, options, open_tools)
+
+
+def export_with(
+    store: MessageStore,
+    question: Question,
+    options: ExportOptions,
+    open_tools: Callable[[], AbstractContextManager[Tools]],
+) -> Exported:
+    """The same with tools that are opened when all else is ready."""
+    question = replace(question, limit=None, cursor=None, oldest_first=True)
+    disk = Disk()
+    with _aside(store, options.target, disk) as work:
+        asked: dict[str, Any] = {"store": str(store.folder.resolve()), "format": options.format}
+        asked |= {"question": question.to_dict(), "where": options.where}
+        _check_target(options.target, asked, rebuild=options.rebuild)
+        with open_tools() as tools:
+            exported = Export(store, question, options, tools, work, disk).run()
+        _publish(work / FOLDER, options.target, exported, disk)
+    return exported
+
+
+# -- the work ----------------------------------------------------------------------------------------------------
+
+
+class Export:
+    """One export, into a folder that nobody sees yet."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        question: Question,
+        options: ExportOptions,
+        tools: Tools,
+        work: Path,
+        disk: Disk,
+    ) -> None:
+        self._store = store
+        self._log = store.commit_log
+        self._question = question
+        self._options = options
+        self._tools = tools
+        self._runner = CountedRunner(tools.runner)
+        self._work = work
+        self._disk = disk
+
+    def run(self) -> Exported:
+        """Have all files made and put them where they belong."""
+        started = time.monotonic()
+        row_filter = RowFilter.of(self._question)
+        receipt, parts = self._found() if needs_lookup(self._question) else self._all()
+        size = sum(part.size for part in parts if part.offsets is None)
+        if self._options.where is not None:
+            folder = self._work / "where"
+            self._disk.make_folder(folder)
+            parts, damage = self._tools.where(parts, row_filter, self._options.where, folder)
+            receipt.damage += damage
+        done = self._make(parts, row_filter)
+        if not needs_lookup(self._question):
+            self._finish(receipt, done, size)
+        files = self._place([file for part in done for file in part.files])
+        return Exported(
+            target=self._options.target,
+            format=self._options.format,
+            store=str(self._store.folder.resolve()),
+            question=self._question.to_dict(),
+            where=self._options.where,
+            files=tuple(sorted(files, key=lambda file: file.target)),
+            without_folder=tuple(sorted({topic for part in done for topic in part.without_folder})),
+            receipt=receipt,
+            bytes_read=receipt.scanned_bytes,
+            tasks=self._runner.task_count,
+            elapsed_s=time.monotonic() - started,
+        )
+
+    def _found(self) -> tuple[Receipt, list[Part]]:
+        """What an index, a queue or an offset leads to."""
+        found, receipt = find_offsets(self._store, self._question)
+        blocks: dict[tuple[int, int], list[int]] = {}
+        for offset in found:
+            blocks.setdefault(self._block_of(offset), []).append(offset)
+        return receipt, [
+            self._part(number, block, (), np.array(offsets, np.int64).tobytes())
+            for number, (block, offsets) in enumerate(blocks.items())
+        ]
+
+    def _all(self) -> tuple[Receipt, list[Part]]:
+        """All of the log, or what time blocks leave of it."""
+        plan, question = StreamPlan(self._log), self._question
+        begin, end = max(plan.begin().offset, 0), max(plan.end().offset, 0)
+        since_ms, until_ms = question.since_ms, question.until_ms
+        if question.scan is ScanMode.EVERYTHING:
+            since_ms = until_ms = None
+        blocks: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for stretch in self._store.window_stretches(since_ms, until_ms):
+            for piece in plan.cut_between(stretch[0], min(stretch[1], end), self._options.part_size):
+                blocks.setdefault(self._block_of(piece[0]), []).append(piece)
+        receipt = Receipt(
+            searched_from_offset=begin,
+            searched_to_offset=end,
+            topics_from="log" if question.topic is None else "question",
+        )
+        parts = [self._part(number, block, tuple(blocks[block])) for number, block in enumerate(blocks)]
+        return receipt, parts
+
+    def _block_of(self, offset: int) -> tuple[int, int]:
+        """The file of the log in which a message begins, and the block."""
+        base = self._log.base_of(offset)
+        assert base is not None, "it was there a moment ago"
+        return base, offset // self._options.part_size
+
+    def _part(
+        self, number: int, block: tuple[int, int], pieces: tuple[tuple[int, int], ...], offsets: bytes | None = None
+    ) -> Part:
+        return Part(number, str(self._log.path_of(block[0])[0]), block[0], pieces, offsets)
+
+    def _make(self, parts: Sequence[Part], row_filter: RowFilter) -> list[ExportedPart]:
+        """Have tasks write the files of all parts."""
+        folder = self._work / "tasks"
+        self._disk.make_folder(folder)
+        tasks = [
+            ExportTask(group, row_filter, self._options.format, str(folder))
+            for group in group_parts(parts, self._options.jobs)
+        ]
+        made = self._runner.map("export", export_parts_task, tasks, size_of=lambda task: task.size)
+        return [part for each in made for part in each.parts]
+
+    def _place(self, files: Sequence[ExportedFile]) -> list[ExportedFile]:
+        """Give the files that tasks made their names, in the folder that nobody sees yet."""
+        root = self._work / FOLDER
+        folders = {root, *((root / file.target).parent for file in files)}
+        for folder in sorted(folders):
+            self._disk.make_folder(folder)
+        for file in files:
+            self._disk.rename(Path(file.path), root / file.target)
+        for folder in folders:
+            self._disk.flush_folder(folder)
+        return list(files)
+
+    def _finish(self, receipt: Receipt, done: Sequence[ExportedPart], size: int) -> None:
+        """Tell in the receipt of a scan what was read, and what could not be."""
+        receipt.scanned_bytes = size
+        receipt.damage += [damage for part in done for damage in part.damage]
+        receipt.damage += [damage for _, _, damage in self._log.damage(receipt.searched_to_offset)]
+        receipt.complete = not any(damage.kind.hides_messages for damage in receipt.damage)
+
+
+def needs_lookup(question: Question) -> bool:
+    """Whether an index or a queue answers it; what is left is answered by each message for itself."""
+    single = (question.id, question.offset, question.queue_offset)
+    return bool(question.keys or question.fields) or any(asked is not None for asked in single)
+
+
+# -- the folder --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _aside(store: MessageStore, target: Path, disk: Disk) -> Iterator[Path]:
+    """A work folder beside the target, on the same disk. Nothing of it is left when this ends, however it ends."""
+    for folder in (store.folder, store.sidecar):
+        if folder is not None and target.resolve().is_relative_to(folder.resolve()):
+            raise UsageError(f"-o {target}: lies in {folder}, which is only read; name a folder elsewhere")
+    if target.exists() and not target.is_dir():
+        raise UsageError(f"-o {target}: is no folder")
+    disk.make_folder(target.absolute().parent)
+    beside = target.absolute().with_name(f".{target.name}.whence")
+    disk.make_folder(beside)
+    with locked(beside / "lock", target), unfinished(beside):
+        try:
+            for left in beside.iterdir():  # by an export that was killed
+                if left.is_dir():
+                    shutil.rmtree(left, ignore_errors=True)
+            work = beside / uuid4().hex[:16]
+            disk.add_folder(work)
+            yield work
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+
+
+def _check_target(target: Path, asked: dict[str, Any], *, rebuild: bool) -> None:
+    """See that nothing is in the way: what is there is nothing, or an export that may be replaced."""
+    if not is_folder(target) or not any(target.iterdir()):
+        return
+    if not is_file(target / RECEIPT):
+        raise UsageError(f"-o {target}: is not empty, and no export of whence's; name another folder")
+    try:
+        found = decode_own_json(read_whole(target / RECEIPT, RECEIPT_SIZE_MAX), VERSION, dict, KIND)
+        ours = {RECEIPT, *(str(file["path"]).partition("/")[0] for file in found["files"])}
+    except (FormatError, StoreError, KeyError, TypeError) as error:
+        raise UsageError(f"-o {target}: its {RECEIPT} is not whence's ({error}); name another folder") from error
+    others = sorted(path.name for path in target.iterdir() if path.name not in ours)
+    if others:
+        raise UsageError(f"-o {target}: has what no export put there, as {others[0]!r}; name another folder")
+    if not rebuild and any(found.get(name) != value for name, value in asked.items()):
+        raise UsageError(f"-o {target}: holds another export; name another folder, or say --rebuild to replace it")
+
+
+def _publish(made: Path, target: Path, exported: Exported, disk: Disk) -> None:
+    """Let the folder be seen, in the place of an export that was there."""
+    receipt = json.dumps(exported.to_receipt(), indent=1) + "\n"
+    disk.replace(made / RECEIPT, receipt.encode())
+    if is_folder(target) and any(target.iterdir()):
+        disk.exchange(made, target)
+    else:
+        disk.rename(made, target)
+    disk.flush_folder(target.absolute().parent)

@@ -1,0 +1,156 @@
+"""``--where``: which messages of some parts of the log an expression of Spark SQL is true for.
+
+    part -> rows that answer the question -> columns that the expression reads -> Spark -> offsets, spilled
+
+Only those columns go to Java, and only offsets come back: what they lead to is read again by the tasks that write the
+files. Bodies that an expression does not read never leave Python.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from socket import gethostname
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from whence.errors import UsageError, WhenceError
+from whence.files.disk import Disk
+from whence.files.mapped_file import MappedFile, read_whole
+from whence.pipeline.export_tasks import Part, PartRows, RowFilter
+from whence.pipeline.expressions import check_expression, quiet_queries
+from whence.pipeline.runner import Done, Runner
+from whence.pipeline.tasks import own_name
+from whence.store.damage import Damage, DamageKind
+from whence.store.log_file import LogFile, PlainBudget
+from whence.store.message_columns import COLUMNS, DAMAGE, MessageColumns
+
+if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql import DataFrame, SparkSession
+
+PART = "part"
+OFFSET = "physical_offset"
+DAMAGE_SIZE_MAX = 1 << 30
+SPILLED = f"{PART} int, path string"
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Evaluates expressions on a Spark session."""
+
+    spark: SparkSession
+    runner: Runner
+
+    def __call__(
+        self, parts: Sequence[Part], row_filter: RowFilter, sql: str, work: Path
+    ) -> tuple[list[Part], list[Damage]]:
+        """The parts with the offsets of those messages for which the expression is true; and damage that was met."""
+        expression = check_expression(self.spark, COLUMNS, sql)
+        if expression.type != "boolean":
+            raise UsageError(f"--where {sql!r} is of type {expression.type}; it must be true or false of a message")
+        if not parts:
+            return [], []
+        reader = _Reader(tuple(parts), row_filter, expression.columns, str(work))
+
+        def frame(done: Accumulator[Done]) -> DataFrame:
+            from pyspark.sql import functions
+
+            numbers = self.spark.range(0, len(parts), 1, len(parts))
+            messages = numbers.mapInArrow(replace(reader, done=done), reader.schema)
+            kept = messages.where(functions.expr(sql)).select(PART, OFFSET)
+            return kept.mapInArrow(_Spiller(str(work)), SPILLED)
+
+        with quiet_queries():
+            rows = self.runner.collect("where", frame, len(parts), sum(part.size for part in parts))
+        paths = {row[PART]: row["path"] for row in rows}
+        damage = [each for path in sorted(work.glob("*.damage")) for each in _read_damage(path)]
+        found = [replace(part, offsets_path=paths[number]) for number, part in enumerate(parts) if number in paths]
+        return found, list(dict.fromkeys(damage))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Runs in a task: gives the columns of a part's messages, with the part's number."""
+
+    parts: tuple[Part, ...]
+    filter: RowFilter
+    columns: tuple[str, ...]
+    work: str
+    done: Accumulator[Done] | None = None
+
+    @property
+    def schema(self) -> str:
+        names = (OFFSET, *(name for name in self.columns if name != OFFSET))
+        return ", ".join([f"{PART} int", *(f"`{name}` {COLUMNS[name]}" for name in names)])
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                try:
+                    yield from self._read(number)
+                except WhenceError as error:
+                    error.add_note(f"in a task on {gethostname()}")
+                    assert self.done is not None
+                    self.done.add(Done(errors={number: error}))
+                    return
+
+    def _read(self, number: int) -> Iterator[Any]:
+        import pyarrow as pa
+
+        part = self.parts[number]
+        names = (OFFSET, *(name for name in self.columns if name != OFFSET))
+        columns = MessageColumns((*names, DAMAGE))
+        count = 0
+        with MappedFile(Path(part.path)) as mapped:
+            rows = PartRows(part, LogFile(mapped, part.base, PlainBudget()), self.filter)
+            for some in rows:
+                for batch in columns.batches(rows.data, part.base, some):
+                    numbers = np.full(len(batch), number, np.int32)
+                    first = pa.Array.from_buffers(pa.int32(), len(batch), [None, pa.py_buffer(numbers)])
+                    arrays = [first, *(batch.column(name) for name in names)]
+                    count += len(batch)
+                    yield pa.RecordBatch.from_arrays(arrays, [PART, *names])
+        if rows.damage:
+            told = json.dumps([asdict(damage) for damage in rows.damage]).encode()
+            Disk().replace(Path(self.work, f"{number:08d}.damage"), told)
+        assert self.done is not None
+        self.done.add(Done(1, part.size, count))
+
+
+@dataclass(frozen=True, slots=True)
+class _Spiller:
+    """Runs in a task: writes the offsets of a part to a file, and gives its name; nothing if there are none."""
+
+    work: str
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        disk = Disk()
+        file = None
+        size, number = 0, -1
+        for batch in batches:
+            if not len(batch):
+                continue
+            if file is None:
+                number = batch.column(0)[0].as_py()
+                file = disk.create(Path(self.work, own_name(f"{number:08d}")), 0, reserve=False)
+            column = batch.column(1)
+            offsets = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column)]
+            file.write(offsets.tobytes(), size)
+            size += offsets.nbytes
+        if file is not None:
+            file.close()
+            yield pa.RecordBatch.from_pylist(
+                [{PART: number, "path": str(file.path)}],
+                schema=pa.schema([(PART, pa.int32()), ("path", pa.string())]),
+            )
+
+
+def _read_damage(path: Path) -> Iterator[Damage]:
+    for each in json.loads(read_whole(path, DAMAGE_SIZE_MAX)):
+        yield Damage(each["path"], each["position"], DamageKind(each["kind"]), each["detail"])

@@ -1,0 +1,196 @@
+"""``whence export`` on Spark: as a user runs it, and as other programs read what it made."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import whence
+from tests.golden import GoldenStore
+from tests.spark.conftest import PYTHON_PATH
+from tests.spark.stores import foreign_store
+from whence.cli.commands import main
+from whence.door import export_store
+from whence.errors import UsageError
+from whence.formats.rocketmq.message import Message
+from whence.lookup.answer import as_json, message_to_dict
+
+pytestmark = pytest.mark.slow
+
+LIMIT_S = 60
+KILLS = 2
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return foreign_store(tmp_path_factory.mktemp("made") / "store", 600)
+
+
+def found(store: Path, **question: Any) -> list[Message]:
+    with whence.open(store) as opened:
+        return opened.find(**{"since": 0, **question}, limit=None, oldest_first=True).messages
+
+
+def lines_of(target: Path) -> list[str]:
+    return [line for path in sorted(target.glob("*.jsonl")) for line in path.read_text("ascii").splitlines()]
+
+
+WHERES: list[tuple[str, Callable[[Message], bool]]] = [
+    ("queue = 1", lambda message: message.queue == 1),
+    ("length(body) % 3 = 0", lambda message: len(message.body) % 3 == 0),
+    ("physical_offset > 5000 and topic <> 'no'", lambda message: message.physical_offset > 5000),
+    ("size(keys) > 1 or properties['UNIQ_KEY'] is null", lambda each: len(each.keys) > 1 or each.unique_id is None),
+    ("false", lambda message: False),
+]
+
+
+def test_where_takes_the_messages_for_which_it_is_true(spark, store, tmp_path):
+    messages = found(store)
+    for number, (sql, is_true) in enumerate(WHERES):
+        exported = export_store(store, tmp_path / str(number), format="jsonl", where=sql)
+        wanted = [as_json(message_to_dict(each, body=True)) for each in messages if is_true(each)]
+        assert lines_of(tmp_path / str(number)) == wanted, sql
+        assert exported.receipt.complete and exported.receipt.searched_to_offset > 0
+    key = next(each.keys[0] for each in messages if each.keys)
+    export_store(store, tmp_path / "key", format="jsonl", question={"key": key}, where="queue >= 0")
+    assert lines_of(tmp_path / "key") == [as_json(message_to_dict(each, body=True)) for each in found(store, key=key)]
+
+
+def test_where_tells_damage_as_a_scan_does(spark, golden: Callable[[str], GoldenStore], tmp_path):
+    damaged = golden("v5-damaged-body-flip").store
+    plain = export_store(damaged, tmp_path / "plain")
+    asked = export_store(damaged, tmp_path / "asked", where="queue >= 0")
+    assert asked.receipt.damage == plain.receipt.damage and asked.receipt.damage
+    assert (asked.receipt.complete, asked.messages) == (plain.receipt.complete, plain.messages)
+
+
+def test_where_that_is_no_answer_or_fails_is_told_in_a_line(spark, store, tmp_path):
+    for sql, why in [
+        ("queue", "is of type int; it must be true or false"),
+        ("rand() > 0.5", "has another value each time"),
+        ("reflect('java.lang.Math', 'random') is null", "calls Java"),
+        ("topic in (select 1)", "asks another table"),
+        ("cast(topic as int) = 1", "CAST_INVALID_INPUT"),
+    ]:
+        with pytest.raises(whence.WhenceError, match=why) as raised:
+            export_store(store, tmp_path / "out", where=sql)
+        assert "\n" not in str(raised.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_spark_reads_what_was_exported(spark, store, tmp_path):
+    messages = found(store)
+    export_store(store, tmp_path / "table")
+    table = spark.read.option("basePath", str(tmp_path / "table")).parquet(str(tmp_path / "table"))
+    rows = table.select("topic", "physical_offset", "keys", "body", "day").orderBy("physical_offset").collect()
+    assert [tuple(row)[:4] for row in rows] == [
+        (each.topic, each.physical_offset, list(each.keys), each.body) for each in messages
+    ]
+    assert {str(row["day"]) for row in rows} == {str(each.store_time.date()) for each in messages}
+    export_store(store, tmp_path / "lines", format="jsonl")
+    assert spark.read.json(str(tmp_path / "lines")).count() == len(messages)
+    export_store(store, tmp_path / "csv", format="csv")
+    read = (
+        spark.read.option("header", True).option("multiLine", True).option("escape", '"').csv(str(tmp_path / "csv"))
+    )
+    ids = [row[0] for row in read.select("offset_id").collect()]
+    assert sorted(ids) == sorted(each.offset_id for each in messages)
+
+
+def test_the_command_tells_what_it_made(spark, store, tmp_path, capsys):
+    assert main(["export", str(store), "-o", str(tmp_path / "out"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["path"] == str(tmp_path / "out")
+    assert told["messages"] == len(found(store)) == sum(file["messages"] for file in told["files"])
+    assert told["bytes"] == sum((tmp_path / "out" / file["path"]).stat().st_size for file in told["files"])
+    assert main(["export", str(store), "-o", str(tmp_path / "out")]) == 0
+    text = capsys.readouterr().out
+    assert f"{told['messages']} messages were written to {tmp_path / 'out'}" in " ".join(text.split()).replace(
+        ",", ""
+    )
+    assert "It is complete" in text
+    assert main(["export", str(store), "-o", str(tmp_path / "out"), "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    assert main(["export", str(store), "-o", str(tmp_path / "out"), "--topic", "other"]) == 2
+    assert "holds another export" in capsys.readouterr().err
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """``start(...)`` runs ``whence export`` in a group of processes of its own."""
+    started: list[subprocess.Popen[str]] = []
+    (tmp_path / "tmp").mkdir()
+
+    def run(*arguments: object) -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "whence", "export", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": PYTHON_PATH, "TMPDIR": str(tmp_path / "tmp")},
+            start_new_session=True,
+        )
+        started.append(child)
+        return child
+
+    yield run
+    for child in started:
+        if child.poll() is None:
+            child.kill()
+        child.communicate()
+
+
+def await_files(child: subprocess.Popen[str], aside: Path, count: int) -> None:
+    """Wait until tasks have begun so many files, or the export has ended."""
+    deadline = time.monotonic() + LIMIT_S
+    while child.poll() is None and len(list(aside.glob("*/tasks/*/*"))) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_an_export_that_is_killed_leaves_nothing_to_be_seen_and_the_next_is_whole(start, store, tmp_path):
+    random, target, aside = Random(1), tmp_path / "out", tmp_path / ".out.whence"
+    killed = 0
+    for _ in range(KILLS):
+        child = start(store, "-o", target)
+        await_files(child, aside, random.randrange(1, 12))
+        child.kill()
+        child.wait()
+        killed += child.returncode == -signal.SIGKILL
+        assert not target.exists() or (target / "_export.json").exists()
+    assert killed
+    out, err = start(store, "-o", target, "--json").communicate(timeout=LIMIT_S)
+    assert json.loads(out)["messages"] == len(found(store)), err
+    assert not aside.exists()
+
+
+def test_ctrl_c_ends_an_export_within_a_second_and_leaves_nothing(start, store, tmp_path):
+    target, aside = tmp_path / "out", tmp_path / ".out.whence"
+    child = start(store, "-o", target)
+    await_files(child, aside, 1)
+    interrupted = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=LIMIT_S)
+    assert time.monotonic() - interrupted < 1.5
+    assert (child.returncode, out) == (130, ""), err
+    assert err.splitlines()[-1] == "whence: interrupted"
+    assert not target.exists() and not aside.exists()
+
+
+def test_a_folder_in_the_way_is_told_before_spark_is_started(start, store, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").touch()
+    began = time.monotonic()
+    with pytest.raises(UsageError, match="is not empty"):
+        export_store(store, tmp_path / "out")
+    assert time.monotonic() - began < 1
