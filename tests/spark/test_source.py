@@ -237,7 +237,8 @@ spark.stop()
 
 
 def test_a_session_that_is_not_ours_reads_as_well(odd: MadeStore, tmp_path):
-    environment = os.environ | {"PYTHONPATH": PYTHON_PATH, "PYSPARK_PYTHON": sys.executable}
+    environment = os.environ | {"PYTHONPATH": PYTHON_PATH}
+    environment.pop("PYSPARK_PYTHON", None)  # tasks run in the Python that asks, whatever the path leads to
     run = subprocess.run(
         [sys.executable, "-c", FOREIGN, str(odd.folder)],
         capture_output=True,
