@@ -177,8 +177,8 @@ def test_what_is_appended_is_in_the_next_query(registered: SparkSession, odd: Ma
 
 def plan_of(frame: DataFrame) -> str:
     """The plan that Spark prints."""
-    return frame._jdf.queryExecution().explainString(  # type: ignore[attr-defined]
-        frame.sparkSession._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("formatted")  # type: ignore[attr-defined,union-attr]
+    return frame._jdf.queryExecution().explainString(
+        frame.sparkSession._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("formatted")  # type: ignore[union-attr]
     )
 
 

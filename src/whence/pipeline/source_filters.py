@@ -19,6 +19,7 @@ import numpy as np
 from whence.errors import CorruptError
 from whence.formats.hashing import java_hash
 from whence.formats.rocketmq.ids import decode_offset_id
+from whence.store.log_scan import Batch
 from whence.store.message_columns import KEY, TYPES, constants, load_pyarrow
 from whence.store.scan import Sieve
 
@@ -200,8 +201,9 @@ class Wanted:
                 tests += [values <= span.high] if span.high < I8_MAX else []
         return np.logical_and.reduce(tests) if tests else None
 
-    def rows(self, messages: NDArray[np.void], items: NDArray[np.void]) -> NDArray[np.void]:
+    def rows(self, batch: Batch) -> NDArray[np.void]:
         """The scanned rows that are worth making columns of."""
+        messages = batch.messages
         numbers = self.mask(messages)
         tests = [] if numbers is None else [numbers]
         for column, name, end in (("topic", "topic_hash", "#"), ("tags", "tags_code", "")):
@@ -210,7 +212,7 @@ class Wanted:
         keys = self.index_keys
         if keys is not None and len(keys) <= _SIEVED_MAX:
             borne = np.zeros(len(messages), np.bool_)
-            borne[Sieve(tuple(keys)).rows(messages, items)] = True
+            borne[Sieve(tuple(keys)).rows(messages, batch.items, batch.data, batch.base_offset)] = True
             tests.append(borne)
         return messages[np.logical_and.reduce(tests)] if tests else messages
 

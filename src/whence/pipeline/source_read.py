@@ -85,7 +85,7 @@ class PartReader:
             for batch in scan.batches(*rows):
                 yield from self._damage(scan, file, told_count)
                 told_count = len(scan.damage)
-                yield from self._of_rows(file, batch.data, self._wanted.rows(batch.messages, batch.items))
+                yield from self._of_rows(file, batch.data, self._wanted.rows(batch))
             yield from self._damage(scan, file, told_count)
             end = file.base + scan.position
             if end != piece.to_offset and piece.to_offset != self._wanted.span("physical_offset").high + 1:
