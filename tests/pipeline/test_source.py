@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -41,11 +42,11 @@ from tests.pipeline.source_rows import (
 from tests.store_maker import MadeStore, T, make_store, message
 from whence.errors import CorruptError, NotFoundError, UsageError
 from whence.formats.time_blocks import BLOCK_SIZE, TIME_BLOCK
-from whence.pipeline import source_plan
+from whence.pipeline import source_options, source_plan
 from whence.pipeline.source_filters import Condition, Span, Wanted, read_filters
 from whence.pipeline.source_options import parse_options
 from whence.pipeline.source_plan import PartKind
-from whence.store.message_columns import COLUMNS, DAMAGE
+from whence.store.message_columns import COLUMNS, DAMAGE, TYPES
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,7 +73,7 @@ def test_without_filters_every_message_is_there_in_log_order(odd: MadeStore, row
     assert len(expected) > 500
     assert read(odd.folder, rows=rows, minPartitions=partitions) == expected
     parts, _ = plan(odd.folder, rows=rows, minPartitions=partitions)
-    assert len(parts) >= min(int(partitions), 10)
+    assert len(parts) >= min(int(partitions), 9), "a part for each block at most"
     edges = [edge for part in parts for piece in part.pieces for edge in piece]
     assert edges[0] == 0 and edges[-1] == odd.end_offset
     assert edges[1:-1:2] == edges[2::2], "each part begins where the one before ends"
@@ -545,3 +546,11 @@ def test_a_batch_has_one_path_and_an_end_behind_its_begin(odd: MadeStore):
         read(odd.folder, out=str(odd.folder.with_name("nosuch")))
     assert options_of(odd.folder).columns == tuple(COLUMNS)
     assert source_rows.plan(odd.folder, startingOffsets="earliest", endingOffsets="latest")[0]
+
+
+def test_the_page_on_spark_has_every_column_and_every_option():
+    page = (ROOT / "docs" / "spark.md").read_text()
+    columns, options = (page.partition(f"## {title}\n")[2].partition("\n## ")[0] for title in ("Columns", "Options"))
+    told = re.findall(r"^\| `(\w+)` \| `([\w<>,]+)` \|", columns, re.MULTILINE)
+    assert told == [*TYPES.items()]
+    assert re.findall(r"^\| `(\w+)` \|", options, re.MULTILINE) == [*source_options.NAMES]

@@ -145,3 +145,20 @@ def test_a_window_is_answered_alike_with_blocks_and_without(tmp_path):
         assert (
             late.receipt.scanned_bytes == 0 and late.receipt.why_empty == "outside_window" and late.receipt.complete
         )
+
+
+def test_places_where_records_begin_are_those_of_blocks_that_are_believed(tmp_path):
+    made = timed_store(tmp_path, range(60))
+    write_times(tmp_path / "times", made.records)
+    log = CommitLog(made.folder / "commitlog")
+    blocks = TimeBlocks(log, tmp_path / "times", claim_of(made))
+    second = FILE_SIZE
+    begins = blocks.begins(second, 2 * second)
+    assert begins[0] == second and len(begins) == 3, "one for each block of the file"
+    assert set(begins) <= set(made.offsets)
+    assert blocks.begins(begins[1], begins[2]) == begins[1:2]
+    part = TimeBlocks(log, tmp_path / "times", claim_of(made, (0, second), (begins[1], begins[2])))
+    assert part.begins(second, 2 * second) == [begins[1]]
+    assert TimeBlocks(log, tmp_path / "nosuch", claim_of(made)).begins(0, second) == []
+    assert blocks.begins(1 << 40, 1 << 41) == []
+    log.close()

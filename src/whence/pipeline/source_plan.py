@@ -14,19 +14,29 @@ is not handed on: between plan and task it may have changed, and the task looks 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from whence.errors import CorruptError, NotFoundError, UsageError
 from whence.pipeline.source_filters import I8_MAX, I8_MIN, Condition, Span, Wanted
 from whence.pipeline.source_options import EARLIEST, LATEST, SourceOptions
 from whence.store.damage import Damage
 from whence.store.message_store import MessageStore
-from whence.store.proven_places import Piece, ProvenPlaces
+from whence.store.time_blocks import TimeBlocks
 
 PART_SIZE = 256 * 1048576  # bytes of log that one task scans
+TIME = "store_timestamp_ms"
 OFFSETS_MAX = 1000  # records that are looked at one by one; where more are asked for, the log between them is scanned
+
+
+class Piece(NamedTuple):
+    """A stretch of one log file. Where it begins a record does, and where it ends the next one, or nothing more."""
+
+    from_offset: int
+    to_offset: int
 
 
 class PartKind(StrEnum):
@@ -62,7 +72,7 @@ def wanted_of(options: SourceOptions, conditions: Sequence[Condition] = ()) -> W
     if options.starting_ms is not None or options.ending_ms is not None:
         low = I8_MIN if options.starting_ms is None else options.starting_ms
         high = I8_MAX if options.ending_ms is None else options.ending_ms - 1
-        spans["store_timestamp_ms"] = Span(low, high)
+        spans[TIME] = Span(low, high)
     return Wanted.of(conditions, spans)
 
 
@@ -85,7 +95,6 @@ def plan_read(store: MessageStore, options: SourceOptions, wanted: Wanted) -> li
     parts = list(_told(cover.log_damage, begin, end, is_end=offsets.high >= cover.end_offset, options=options))
     if begin >= end:
         return parts
-    places = ProvenPlaces(store, trusts=not options.scan)
     if wanted.index_keys is not None and not options.scan:
         uncovered = []
         covered: list[Piece] = []
@@ -106,16 +115,38 @@ def plan_read(store: MessageStore, options: SourceOptions, wanted: Wanted) -> li
     if numbers is not None and len(numbers) <= OFFSETS_MAX and not options.permissive:
         found = tuple(sorted(offset for offset in numbers if begin <= offset < end))
         return [*parts, Part(PartKind.OFFSETS, offsets=found)] if found else parts
-    size = _part_size(options, end - begin)
-    window = wanted.span("store_timestamp_ms")
-    pieces = places.pieces(
-        begin,
-        end,
-        size,
-        None if window.low == I8_MIN else window.low,
-        None if window.high == I8_MAX else window.high,
-    )
-    return parts + _scans(list(pieces), options)
+    return parts + _scans(list(_pieces(store, options, wanted, begin, end)), options)
+
+
+def _pieces(store: MessageStore, options: SourceOptions, wanted: Wanted, begin: int, end: int) -> Iterator[Piece]:
+    """The log between two offsets in pieces of about a part's size, without what a window of time rules out.
+
+    The first may begin earlier: where a record is known to begin. Without time blocks that is the start of its file.
+    """
+    log, blocks, window = store.commit_log, None if options.scan else store.time_blocks(), wanted.span(TIME)
+    base = log.base_of(begin)
+    stretches = log.pieces(begin if base is None else base, end)
+    if blocks is not None and not window.is_all and stretches:
+        since_ms, until_ms = (None if edge in (I8_MIN, I8_MAX) else edge for edge in (window.low, window.high))
+        stretches = blocks.stretches(stretches[0][0], end, since_ms, until_ms)
+    size = _part_size(options, sum(to_offset - from_offset for from_offset, to_offset in stretches))
+    for from_offset, to_offset in stretches:
+        if to_offset > begin:
+            yield from _cut(Piece(from_offset, to_offset), begin, size, blocks)
+
+
+def _cut(stretch: Piece, begin: int, size: int, blocks: TimeBlocks | None) -> Iterator[Piece]:
+    """One stretch as pieces of a part's size, or of one block; what lies before ``begin`` is left out."""
+    is_short = stretch.to_offset - stretch.from_offset <= size and stretch.from_offset >= begin
+    begins = [] if blocks is None or is_short else blocks.begins(*stretch)
+    known = bisect_right(begins, begin) - 1
+    from_offset = begins[known] if known >= 0 else stretch.from_offset
+    while from_offset < stretch.to_offset:
+        last, following = bisect_right(begins, from_offset + size) - 1, bisect_right(begins, from_offset)
+        cut = max(last, following)
+        to_offset = begins[cut] if cut < len(begins) and stretch.to_offset - from_offset > size else stretch.to_offset
+        yield Piece(from_offset, to_offset)
+        from_offset = to_offset
 
 
 def _told(

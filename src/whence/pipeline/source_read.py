@@ -15,14 +15,13 @@ from whence.lookup.question import Question
 from whence.lookup.search import candidates
 from whence.pipeline.source_filters import Wanted
 from whence.pipeline.source_options import SourceOptions
-from whence.pipeline.source_plan import Part, PartKind, plan_read, told
+from whence.pipeline.source_plan import Part, PartKind, Piece, plan_read, told
 from whence.store.damage import Damage
 from whence.store.log_file import LogFile
 from whence.store.log_scan import FileScan, scan_rows
 from whence.store.message_columns import MessageColumns
 from whence.store.message_store import MessageStore
 from whence.store.opening import open_folder
-from whence.store.proven_places import Piece
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from whence.store.stretch_keys import StretchKeys
 if TYPE_CHECKING:
     from whence.store.field_index import FieldIndex
     from whence.store.sidecar import Claim, Sidecar
+    from whence.store.time_blocks import TimeBlocks
 
 BATCH_QUEUES = "batchconsumequeue"
 QUEUE_FOLDERS = ("consumequeue", BATCH_QUEUES)
@@ -130,13 +131,20 @@ class MessageStore:
 
         All of the log, unless a sidecar has time blocks of it.
         """
-        cover, claim = self.cover(), self.claim()
-        if self.sidecar is None or claim is None or (since_ms is None and until_ms is None):
+        cover = self.cover()
+        blocks = None if since_ms is None and until_ms is None else self.time_blocks()
+        if blocks is None:
             return self.commit_log.pieces(cover.begin_offset, cover.end_offset)
+        return blocks.stretches(cover.begin_offset, cover.end_offset, since_ms, until_ms)
+
+    def time_blocks(self) -> TimeBlocks | None:
+        """The sparse time index of a sidecar; None if there is none."""
+        claim = self.claim()
+        if self.sidecar is None or claim is None:
+            return None
         from whence.store.time_blocks import TimeBlocks
 
-        blocks = TimeBlocks(self.commit_log, self.sidecar / "times", claim)
-        return blocks.stretches(cover.begin_offset, cover.end_offset, since_ms, until_ms)
+        return TimeBlocks(self.commit_log, self.sidecar / "times", claim)
 
     def cover(self) -> Cover:
         """Which part of the log the index covers now. Costs microseconds while nothing changes."""

@@ -55,6 +55,23 @@ class TimeBlocks:
             found += _joined([*parts, (position, end)])
         return found
 
+    def begins(self, from_offset: int, to_offset: int) -> list[int]:
+        """Where records begin between two offsets of one file, as far as blocks tell: one place for each block.
+
+        That a record begins there was proven by the way from the start of the file, which no look at bytes can do.
+        """
+        base = self._log.base_of(from_offset)
+        blocks = None if base is None or not self._indexed else self._blocks(base)
+        if base is None or blocks is None:
+            return []
+        begins = blocks["position"].astype("i8") + base
+        meets = (begins >= from_offset) & (begins < to_offset)
+        is_indexed = meets & False
+        for first, last in self._indexed:
+            is_indexed |= (begins >= first) & (begins < last)
+        found: list[int] = begins[meets & is_indexed].tolist()
+        return found
+
     def _blocks(self, base: int) -> NDArray[np.void] | None:
         """The blocks of the log's file at ``base``; None if they are not there, or are none."""
         try:
