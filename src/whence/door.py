@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from whence.lookup.many_columns import ManyBatches
     from whence.pipeline.build import Built
     from whence.pipeline.export import Exported
+    from whence.pipeline.many import ManyOnSpark
     from whence.pipeline.repair import Repaired
     from whence.pipeline.runner import Watcher
     from whence.pipeline.session import SparkSettings
@@ -366,7 +367,9 @@ class Store:
         keys: Keys,
         *,
         columns: Sequence[str] | None = None,
+        spark: SparkSettings | bool | None = None,
         progress: Progress | None = None,
+        watcher: Watcher | None = None,
         **asked: Unpack[AskedOfMany],
     ) -> ManyAnswer:
         """The messages that bear one of very many keys, as an Arrow table; the keys that none bears; and a receipt.
@@ -377,6 +380,9 @@ class Store:
 
         ``columns`` says what a row tells of its message; if it is left out, where it lies. The other arguments are
         those of :meth:`find`, but that ``limit`` is the most that is given for each key, and all if it is left out.
+
+        Ten million keys and more are looked up on Spark, where that is installed. ``spark`` says how, and that it is
+        used for fewer, too; False never uses it. The answer is the same.
         """
         from whence.lookup.asked_keys import read_keys
         from whence.lookup.many_answer import ManyAnswer
@@ -388,7 +394,7 @@ class Store:
         pieces = list(read_keys(keys))
         while True:
             missing = [pa.array([], pa.string())]
-            batches = self._many(pieces, question, columns, progress, missing.append)
+            batches = self._many(pieces, question, columns, progress, missing.append, spark, watcher)
             table = pa.Table.from_batches(list(batches), batches.schema)
             if not batches.is_doubtful:
                 break
@@ -402,9 +408,12 @@ class Store:
         *,
         columns: Sequence[str] | None = None,
         on_missing: Callable[[Any], None] | None = None,
+        spark: SparkSettings | bool | None = None,
+        log_file: Path | None = None,
         progress: Progress | None = None,
+        watcher: Watcher | None = None,
         **asked: Unpack[AskedOfMany],
-    ) -> ManyBatches:
+    ) -> ManyBatches | ManyOnSpark:
         """The same a batch of rows after the other, for an answer that is too large for memory.
 
         Iterate over it for Arrow record batches, then look at its ``receipt``. ``on_missing`` is given Arrow arrays
@@ -412,7 +421,8 @@ class Store:
         """
         from whence.lookup.asked_keys import read_keys
 
-        return self._many(read_keys(keys), self._question_of_many(asked), columns, progress, on_missing)
+        question = self._question_of_many(asked)
+        return self._many(read_keys(keys), question, columns, progress, on_missing, spark, watcher, log_file)
 
     def _question_of_many(self, asked: AskedOfMany) -> Question:
         unknown = asked.keys() - AskedOfMany.__annotations__.keys()
@@ -429,12 +439,24 @@ class Store:
         columns: Sequence[str] | None,
         progress: Progress | None,
         on_missing: Callable[[Any], None] | None,
-    ) -> ManyBatches:
-        from whence.lookup.many_answer import ManySearch
+        spark: SparkSettings | bool | None,
+        watcher: Watcher | None,
+        log_file: Path | None = None,
+    ) -> ManyBatches | ManyOnSpark:
+        from whence.lookup.many_answer import ManySearch, is_for_spark
         from whence.lookup.many_columns import POSITIONS, ManyBatches
 
-        search = ManySearch(self.stores, question, progress)
-        return ManyBatches(search, pieces, POSITIONS if columns is None else columns, on_missing)
+        names = POSITIONS if columns is None else columns
+        if spark is None:
+            pieces, spark = is_for_spark(pieces)
+        if spark is False:
+            return ManyBatches(ManySearch(self.stores, question, progress), pieces, names, on_missing)
+        from whence.pipeline.many import ManyOnSpark
+
+        settings = None if spark is True else spark
+        return ManyOnSpark(
+            self.stores, question, pieces, names, on_missing, spark=settings, log_file=log_file, watcher=watcher
+        )
 
     def _ask(self, recorder: Recorder | None, progress: Progress | None, asked: Asked) -> Answer:
         started = time.perf_counter_ns()

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from whence.cli.options import spark_settings
 from whence.cli.progress import Progress
 from whence.cli.render import many_receipt_text
 from whence.cli.terminal import Screen, printable, time_text
@@ -17,10 +18,15 @@ from whence.files.atomic import write_aside
 from whence.lookup.answer import as_json
 
 if TYPE_CHECKING:
+    from whence.cli.job_bars import JobBars
     from whence.door import Store
     from whence.lookup.asked_keys import Keys
     from whence.lookup.many_answer import ManyReceipt
     from whence.lookup.many_columns import ManyBatches
+    from whence.pipeline.many import ManyOnSpark
+    from whence.pipeline.runner import JobState
+
+    AnyBatches = ManyBatches | ManyOnSpark
 
 BINARY = ("arrow", "parquet")
 NOT_ASKED = ("id", "offset", "queue_offset", "field", "cursor")
@@ -47,9 +53,15 @@ def find_rows(given: Namespace, keys: Keys, stores: Store, screen: Screen, chose
         on_missing = None
         if given.missing is not None:
             on_missing = _line_writer(stack.enter_context(write_aside(Path(given.missing))))
-        progress = stack.enter_context(Progress("scanned", quiet=given.quiet))
         batches = stores.find_many_batches(
-            keys, columns=_columns(given), on_missing=on_missing, progress=progress, **question
+            keys,
+            columns=_columns(given),
+            on_missing=on_missing,
+            spark=spark_settings(given) if given.master is not None or given.conf else None,
+            log_file=None if given.log_file is None else Path(given.log_file),
+            progress=stack.enter_context(Progress("scanned", quiet=given.quiet)),
+            watcher=_Bars(stack, quiet=given.quiet),
+            **question,
         )
         _WRITERS[chosen](batches, screen)
     receipt = batches.receipt
@@ -66,6 +78,22 @@ def find_rows(given: Namespace, keys: Keys, stores: Store, screen: Screen, chose
         else:
             many_receipt_text(receipt, errors)
     return receipt
+
+
+class _Bars:
+    """The progress of jobs, if there are some."""
+
+    def __init__(self, stack: ExitStack, *, quiet: bool) -> None:
+        self._stack = stack
+        self._quiet = quiet
+        self._bars: JobBars | None = None
+
+    def __call__(self, state: JobState) -> None:
+        if self._bars is None:
+            from whence.cli.job_bars import JobBars
+
+            self._bars = self._stack.enter_context(JobBars(quiet=self._quiet))
+        self._bars(state)
 
 
 def _columns(given: Namespace) -> list[str] | None:
@@ -90,7 +118,7 @@ def _line_writer(file: BinaryIO) -> Callable[[Any], None]:
 # -- formats ---------------------------------------------------------------------------------------------------
 
 
-def _write_table(batches: ManyBatches, screen: Screen) -> None:
+def _write_table(batches: AnyBatches, screen: Screen) -> None:
     """Rows in columns; those of each batch are as wide as it needs."""
     names = [name for name in batches.schema.names if name != "body"]
     headers = [HEADERS.get(name, name.replace("_", " ")) for name in names]
@@ -120,7 +148,7 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _write_json(batches: ManyBatches, screen: Screen) -> None:
+def _write_json(batches: AnyBatches, screen: Screen) -> None:
     """One document: the form of ``find --json``, where each message says which key asked for it."""
     from whence.lookup.message_lines import json_rows
 
@@ -135,7 +163,7 @@ def _write_json(batches: ManyBatches, screen: Screen) -> None:
     out.write(f'], "receipt": {as_json(batches.receipt.to_dict())}}}\n'.encode())
 
 
-def _write_json_lines(batches: ManyBatches, screen: Screen) -> None:
+def _write_json_lines(batches: AnyBatches, screen: Screen) -> None:
     from whence.lookup.message_lines import json_rows
 
     out = _binary(screen)
@@ -143,7 +171,7 @@ def _write_json_lines(batches: ManyBatches, screen: Screen) -> None:
         out.write(json_rows(batch))
 
 
-def _write_csv(batches: ManyBatches, screen: Screen) -> None:
+def _write_csv(batches: AnyBatches, screen: Screen) -> None:
     from whence.lookup.message_lines import csv_head, csv_rows
 
     out = _binary(screen)
@@ -157,7 +185,7 @@ def _write_csv(batches: ManyBatches, screen: Screen) -> None:
             out.write(lines)
 
 
-def _write_arrow(batches: ManyBatches, screen: Screen) -> None:
+def _write_arrow(batches: AnyBatches, screen: Screen) -> None:
     import pyarrow as pa
 
     with pa.ipc.new_file(_binary(screen), batches.schema) as writer:
@@ -165,7 +193,7 @@ def _write_arrow(batches: ManyBatches, screen: Screen) -> None:
             writer.write_batch(batch)
 
 
-def _write_parquet(batches: ManyBatches, screen: Screen) -> None:
+def _write_parquet(batches: AnyBatches, screen: Screen) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -174,7 +202,7 @@ def _write_parquet(batches: ManyBatches, screen: Screen) -> None:
             writer.write_table(pa.Table.from_batches(held, batches.schema))
 
 
-def _row_groups(batches: ManyBatches) -> Iterator[list[Any]]:
+def _row_groups(batches: AnyBatches) -> Iterator[list[Any]]:
     held: list[Any] = []
     for batch in batches:
         held.append(batch)
@@ -191,7 +219,7 @@ def _binary(screen: Screen) -> BinaryIO:
     return screen.stream.buffer
 
 
-_WRITERS: dict[str, Callable[[ManyBatches, Screen], None]] = {
+_WRITERS: dict[str, Callable[[AnyBatches, Screen], None]] = {
     "table": _write_table,
     "json": _write_json,
     "jsonl": _write_json_lines,

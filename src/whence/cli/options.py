@@ -104,6 +104,7 @@ def find_parser() -> Parser:
         "--columns", metavar="A,B", help="with rows of keys: what they tell of a message, as topic,physical_offset"
     )
     many.add_argument("--missing", metavar="FILE", help="with rows of keys: write keys that no message has to FILE")
+    add_spark(parser)
     _add_common(parser)
     return parser
 

@@ -9,9 +9,10 @@ for the same reasons. A row is a key and a message that bears it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -36,12 +37,32 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LOOKUPS = 4_194_304  # chains that are walked in one batch: keys times topics
-CHECKED = (
-    8_192  # candidates that are checked in one kernel call: their records stay in the cache while they are needed
-)
+CHECKED = 16_384  # candidates that are checked in one kernel call
 
 _Candidates = tuple["NDArray[np.int64]", "NDArray[np.int64]"]
 """Numbers of keys, and physical offsets."""
+
+
+class Scanned(NamedTuple):
+    """What a scan found in a part of the log: numbers of keys, in order; where their records lie; and damage."""
+
+    key_numbers: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    damage: list[Damage]
+
+    def of_keys(self, first: int, behind: int) -> _Candidates:
+        """What was found of some keys."""
+        begin, end = np.searchsorted(self.key_numbers, (first, behind))
+        return self.key_numbers[begin:end], self.offsets[begin:end]
+
+
+def scan_part(log: CommitLog, keys: AskedKeys, from_offset: int, to_offset: int) -> Scanned:
+    """Look for keys in a part of one log file. The scan goes on behind damage."""
+    log.use_kernel()
+    sieve = _KeySieve(keys)
+    damage: list[Damage] = []
+    log.scan(from_offset, to_offset, sieve, damage)
+    return Scanned(*sieve.candidates(), damage)
 
 
 class Topics:
@@ -82,14 +103,14 @@ class KeysSearch(LogSearch):
         self._number = number
         self._asked_topics = [] if question.scan is ScanMode.EVERYTHING else self._topics()
         self._segments = [
-            segment
+            segment if segment.file is not None else replace(segment, to_offset=min(segment.to_offset, self._below))
             for segment in self._segments_for_keys(scans_all=not self._asked_topics)
             if segment.from_offset < self._below and segment.to_offset > self._from
         ]
         self.receipt.index_files_skipped -= sum(segment.file is not None for segment in self._segments)
         if any(segment.file is not None or segment.seam for segment in self._segments):
             self.receipt.index_source = store.index_source()
-        self._scanned: dict[Segment, _Candidates] = {}
+        self._scanned: dict[int, Scanned] = {}
         self._is_topic_fit: dict[int, bool] = {}
         self._checker: Any = None
         store.commit_log.use_kernel()
@@ -104,14 +125,28 @@ class KeysSearch(LogSearch):
         """How many keys are asked at once."""
         return max(LOOKUPS // max(len(self._asked_topics), 1), 1)
 
-    def scan(self) -> None:
-        """Look for all the keys in what no index covers."""
+    @property
+    def to_scan(self) -> list[tuple[int, int]]:
+        """The parts of the log that are scanned, each in one log file."""
+        if self.question.scan is ScanMode.NOTHING:
+            return [(part.from_offset, part.to_offset) for part in self._segments if part.file is None and part.seam]
+        return [(part.from_offset, part.to_offset) for part in self._segments if part.file is None]
+
+    def scan(self, known: Mapping[tuple[int, int], Scanned] = MappingProxyType({})) -> None:
+        """Look for all the keys in what no index covers. ``known``: what was found there already."""
+
+        def scan(begin: int, end: int, damage: list[Damage]) -> Sequence[int]:
+            found = known.get((begin, end))
+            if found is None:
+                found = scan_part(self.store.commit_log, self._keys, begin, end)
+            self._scanned[begin] = found
+            damage += found.damage
+            return ()
+
         for segment in self._segments:
             if segment.file is None:
-                sieve = _KeySieve(self._keys)
-                for _ in self._scan(segment, partial(_scan_through, self.store.commit_log, sieve)):
+                for _ in self._scan(segment, scan):
                     pass
-                self._scanned[segment] = sieve.candidates(self._from, self._below)
 
     def rows(self, first: int, behind: int) -> NDArray[np.void]:
         """The rows of keys ``first`` to ``behind - 1``, by key, those of a key newest first (or oldest first)."""
@@ -121,11 +156,14 @@ class KeysSearch(LogSearch):
         found = [np.empty(0, ROW)]
         for segment in self._segments:
             if segment.file is None:
-                numbers, offsets = self._scanned[segment]
-                begin, end = np.searchsorted(numbers, (first, behind))
-                numbers, offsets = numbers[begin:end], offsets[begin:end]
+                if segment.from_offset not in self._scanned:
+                    continue  # as asked
+                numbers, offsets = self._scanned[segment.from_offset].of_keys(first, behind)
             else:
                 numbers, offsets = self._walk_file(segment, segment.file, hashes, first, behind)
+            if segment.from_offset < self._from or segment.to_offset > self._below:
+                is_inside = (offsets >= self._from) & (offsets < self._below)
+                numbers, offsets = numbers[is_inside], offsets[is_inside]
             if len(numbers):
                 order = np.argsort(offsets)
                 found.append(self._checked(numbers[order], offsets[order], segment.file))
@@ -323,11 +361,6 @@ class KeysSearch(LogSearch):
                 self._damaged(physical_offset, error)
 
 
-def _scan_through(log: CommitLog, sieve: _KeySieve, begin: int, end: int, damage: list[Damage]) -> Sequence[int]:
-    log.scan(begin, end, sieve, damage)
-    return ()
-
-
 class _KeySieve:
     """Notes which records of a scan bear which of the keys; it lets none through."""
 
@@ -339,11 +372,9 @@ class _KeySieve:
         self._numbers = [np.empty(0, np.int64)]
         self._offsets = [np.empty(0, np.int64)]
 
-    def candidates(self, from_offset: int, to_offset: int) -> _Candidates:
-        """What was noted between two offsets, by key."""
+    def candidates(self) -> _Candidates:
+        """What was noted, by key."""
         numbers, offsets = np.concatenate(self._numbers), np.concatenate(self._offsets)
-        is_inside = (offsets >= from_offset) & (offsets < to_offset)
-        numbers, offsets = numbers[is_inside], offsets[is_inside]
         order = np.argsort(numbers, kind="stable")
         return numbers[order], offsets[order]
 

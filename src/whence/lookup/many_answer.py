@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +15,7 @@ from whence.files.names import OFFSET_MAX
 from whence.lookup.answer import Receipt
 from whence.lookup.asked_keys import AskedKeys
 from whence.lookup.field_search import BeginAnewError
-from whence.lookup.many import KeysSearch, Topics
+from whence.lookup.many import KeysSearch, Scanned, Topics
 from whence.lookup.question import Question
 from whence.lookup.search import WHY_EMPTY, Progress, join_receipts
 from whence.store.message_store import MessageStore
@@ -20,6 +23,10 @@ from whence.store.message_store import MessageStore
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
+
+
+SPARK_KEYS = 10_000_000
+"""From so many keys on, or of a second piece, Spark is worth the seconds that it takes to start."""
 
 
 @dataclass(slots=True)
@@ -68,18 +75,29 @@ class Part:
 class ManySearch:
     """Very many keys put to one or several stores. Take :meth:`parts` to their end, then :attr:`receipt`.
 
+    ``ends``: where the logs end for this search. ``scanned``: what was found in parts of each log that no index
+    covers, where that is known.
+
     ``is_doubtful``: an index file turned out to be damaged when parts were given that it had a part in. What they
     tell is right, and something may be missing in them: who can begins anew, and does not use the file then.
     """
 
-    def __init__(self, stores: Sequence[MessageStore], question: Question, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        stores: Sequence[MessageStore],
+        question: Question,
+        progress: Progress | None = None,
+        ends: Sequence[int] = (),
+        scanned: Sequence[Mapping[tuple[int, int], Scanned]] = (),
+    ) -> None:
         self.stores = stores
         self.question = question
         self.topics = Topics()
         self.is_doubtful = False
         self.counts = Counts()
         self._progress = progress
-        self._ends = [OFFSET_MAX] * len(stores)
+        self._ends = list(ends) or [OFFSET_MAX] * len(stores)
+        self._scanned = scanned or [{}] * len(stores)
         self._receipts: list[list[Receipt]] = []
 
     def parts(self, pieces: Iterable[AskedKeys]) -> Iterator[Part]:
@@ -93,8 +111,8 @@ class ManySearch:
         while True:
             searches = [self._search(keys, number) for number in range(len(self.stores))]
             try:
-                for search in searches:
-                    search.scan()
+                for search, scanned in zip(searches, self._scanned, strict=True):
+                    search.scan(scanned)
                 for first, behind in self._batches(searches, keys, done):
                     rows = self._in_order([search.rows(first, behind) for search in searches])
                     part = Part(keys, first, behind, rows)
@@ -195,3 +213,12 @@ def whole_receipt(
     whole.truncated = counts.truncated
     whole.complete &= not is_doubtful
     return whole
+
+
+def is_for_spark(pieces: Iterable[AskedKeys]) -> tuple[Iterable[AskedKeys], bool]:
+    """The same pieces, and whether there are so many keys that Spark has them looked up sooner than one process."""
+    if find_spec("pyspark") is None or (os.cpu_count() or 1) == 1:
+        return pieces, False
+    each = iter(pieces)
+    first = list(islice(each, 2))
+    return chain(first, each), len(first) > 1 or sum(map(len, first)) >= SPARK_KEYS

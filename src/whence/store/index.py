@@ -191,6 +191,11 @@ class Index:
         """Cover nothing with this file any more: one of its chains is damaged, so any of them may be."""
         self._distrusted[file] = error
 
+    @property
+    def distrusted(self) -> dict[Path, CorruptError]:
+        """The files that nothing is covered with, and why."""
+        return {file.path: error for file, error in self._distrusted.items()}
+
     def forget(self, file: IndexFile) -> None:
         """Look anew for what has this file's name: it is not there any more, or another one has taken its place."""
         self._states.pop(file.path, None)

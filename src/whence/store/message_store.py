@@ -70,9 +70,10 @@ class MessageStore:
         self.roots = (folder,) if sidecar is None else (sidecar, folder)
         """Where index and queues are looked for, in this order."""
         self.commit_log = CommitLog(*log_folders)
+        self.asked_shape = shape
         self.index = Index(*(root / "index" for root in self.roots), shape=shape)
         self.stretch_keys = StretchKeys(self.commit_log)
-        self._asked_dialect = dialect
+        self.asked_dialect = dialect
         self._queues: OrderedDict[tuple[str, int], ConsumeQueue] = OrderedDict()
         self._cover: Cover | None = None
         self._cover_state: tuple[object, ...] = ()
@@ -302,8 +303,8 @@ class MessageStore:
 
     def dialect(self) -> Dialect:
         """Which version wrote the index: as asked, else what the newest file shows, else 5.5."""
-        if self._asked_dialect is not None:
-            return self._asked_dialect
+        if self.asked_dialect is not None:
+            return self.asked_dialect
         for segment in reversed(self.cover().segments):
             if segment.file is not None:
                 try:
