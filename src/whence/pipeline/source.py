@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from whence.errors import UsageError
@@ -62,6 +62,14 @@ class WhenceSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_options(self.options)
         return WhenceReader(options, names_of(schema, options), is_guarded=self.is_guarded)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, the name is Spark's
+        try:
+            from whence.pipeline.source_stream import WhenceStreamReader
+        except ImportError as error:
+            raise UsageError(f"a store is read as a stream with Spark 4.2 or newer: {error}") from error
+        options = parse_options(self.options)
+        return WhenceStreamReader(options, names_of(schema, options))
 
 
 class GuardedSource(WhenceSource):

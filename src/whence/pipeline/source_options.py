@@ -12,7 +12,7 @@ failOnDataLoss                          whether it is an error that what was ask
 scan                                    true: trust no index and no time blocks
 pushdown                                auto: filters narrow what is read, where each query has a plan of its own
                                         (fresh_scans.py); always: this load() serves one query only; never
-maxBytesPerTrigger                      how many bytes of log one batch of a stream takes
+maxBytesPerTrigger, maxFilesPerTrigger  how many bytes, or files, of the log one batch of a stream takes
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ NAMES = (
     "scan",
     "pushdown",
     "maxBytesPerTrigger",
+    "maxFilesPerTrigger",
 )
 _SPELLED = {name.lower(): name for name in NAMES}
 
@@ -65,6 +66,7 @@ class SourceOptions:
     scan: bool = False
     pushdown: str = AUTO
     max_bytes_per_trigger: int | None = None
+    max_files_per_trigger: int | None = None
 
     @property
     def schema(self) -> str:
@@ -81,6 +83,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     if "path" not in options:
         what = "several paths are given" if "paths" in options else "no path is given"
         raise UsageError(f'{what}: load("store") reads one store')
+    if {"maxbytespertrigger", "maxfilespertrigger"} <= options.keys():
+        raise UsageError("maxBytesPerTrigger and maxFilesPerTrigger exclude each other")
     by_key = _choice(options, "rows", "message", "key") == "key"
     permissive = _choice(options, "mode", "failfast", "permissive") == "permissive"
     now_ms = int(time.time() * 1000)
@@ -99,6 +103,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         scan=_choice(options, "scan", "false", "true") == "true",
         pushdown=_choice(options, "pushdown", AUTO, ALWAYS, NEVER),
         max_bytes_per_trigger=_number(options, "maxBytesPerTrigger"),
+        max_files_per_trigger=_number(options, "maxFilesPerTrigger"),
     )
 
 

@@ -10,6 +10,7 @@ stream's memory is in it: who stops and comes back with the same place goes on t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -107,12 +108,15 @@ class StreamPlan:
             raise UsageError(f"no record begins at offset {offset}")
         return self._at_record(offset)
 
-    def at_time(self, timestamp_ms: int) -> Place:
-        """The first record that was stored then or later; the log's end if there is none yet."""
+    def at_time(self, timestamp_ms: int, within: Sequence[tuple[int, int]] | None = None) -> Place:
+        """The first record that was stored then or later; the log's end if there is none yet.
+
+        ``within``: the parts of the log that can hold one, where time blocks tell it. All of it is scanned otherwise.
+        """
         begin, end = self.begin(), self.end()
         sieve = Sieve(since_ms=timestamp_ms)
-        for piece in self._log.pieces(begin.offset, end.offset):
-            found = self._log.scan(*piece, sieve, [])
+        for piece_begin, piece_end in self._log.pieces(begin.offset, end.offset) if within is None else within:
+            found = self._log.scan(piece_begin, min(piece_end, end.offset), sieve, [])
             if found:
                 return self._at_record(found[0])
         return end
