@@ -28,12 +28,11 @@ from pyspark.sql.streaming.datasource import (
 
 from whence.errors import CorruptError, StoreError, UsageError
 from whence.pipeline.source_options import LATEST, SourceOptions
-from whence.pipeline.source_plan import Part, PartKind, told, wanted_of
+from whence.pipeline.source_plan import Part, PartKind, Piece, told, wanted_of
 from whence.pipeline.source_read import SourceRead
 from whence.pipeline.stream_plan import NO_LIMIT, STRETCH_SIZE, Limit, Place, StreamPlan
 from whence.store.message_store import MessageStore
 from whence.store.opening import open_folder
-from whence.store.proven_places import Piece
 
 LOG = logging.getLogger("whence")
 
