@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +22,8 @@ from whence.store.message_store import Dialect, MessageStore
 from whence.store.opening import folder_of, open_folder, open_owned, store_folder
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from whence.errors import StoreError
     from whence.files.disk import Disk
     from whence.lookup.asked_keys import AskedKeys, Keys
@@ -371,8 +374,26 @@ class Store:
         progress: Progress | None = None,
         watcher: Watcher | None = None,
         **asked: Unpack[AskedOfMany],
+    ) -> pa.Table:
+        """The messages that bear one of very many keys, as an Arrow table; see :meth:`answer_many`.
+
+        Its metadata has, as JSON, the ``whence.question`` and the ``whence.receipt``; in a file they stay with it.
+        """
+        answer = self.answer_many(keys, columns=columns, spark=spark, progress=progress, watcher=watcher, **asked)
+        told = {"whence.question": answer.question.to_dict(), "whence.receipt": answer.receipt.to_dict()}
+        return answer.table.replace_schema_metadata({name: json.dumps(each) for name, each in told.items()})
+
+    def answer_many(
+        self,
+        keys: Keys,
+        *,
+        columns: Sequence[str] | None = None,
+        spark: SparkSettings | bool | None = None,
+        progress: Progress | None = None,
+        watcher: Watcher | None = None,
+        **asked: Unpack[AskedOfMany],
     ) -> ManyAnswer:
-        """The messages that bear one of very many keys, as an Arrow table; the keys that none bears; and a receipt.
+        """The messages that bear one of very many keys, as an Arrow ``table``; ``missing`` keys; and a ``receipt``.
 
         ``keys`` are texts, or bytes in UTF-8: any iterable, an Arrow array or column; or a Path or an open binary
         file with one on each line. One that is there twice is asked once. A row is a key and a message that bears it;

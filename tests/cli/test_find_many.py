@@ -38,7 +38,7 @@ def keys_file(tmp_path):
 def answer(clean):
     """What the rows must be."""
     with whence_package.open(clean.store) as store:
-        yield store.find_many(KEYS)
+        yield store.answer_many(KEYS)
 
 
 def without_time(document):
@@ -157,7 +157,7 @@ class TestRows:
         with whence_package.open(clean.store) as store:
             times = sorted(found.store_timestamp_ms for found in store.find(key="hot-key", limit=None))
             asked = {"topic": "TopicTest", "since": times[5], "until": times[-5], "oldest_first": True, "limit": 3}
-            wanted = store.find_many(KEYS, **asked)
+            wanted = store.answer_many(KEYS, **asked)
         ran = here("find", clean.store, "--keys-from", keys_file, "--rows", "key", "--json", "--topic", "TopicTest",
                    "--since", times[5], "--until", times[-5], "--oldest-first", "--limit", 3, "--scan")  # fmt: skip
         document = json.loads(ran.out)

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import json
 import shutil
 from pathlib import Path
 from random import Random
@@ -9,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,7 +47,7 @@ def wanted_of(known, keys):
 
 def same_as_find(store, keys, **question):
     """Hold the answer to all keys against one ``find`` for each; gives the answer."""
-    answer = store.find_many(keys, **question)
+    answer = store.answer_many(keys, **question)
     alone = {key: store.find(key=key, limit=None, **question) for key in dict.fromkeys(keys)}
     assert by_key(answer) == {key: offsets(each) for key, each in alone.items() if len(each)}
     assert list(by_key(answer)) == [key for key, each in alone.items() if len(each)]
@@ -72,7 +74,7 @@ class TestEveryKeyOfAGoldenStore:
         known = judge(name)
         keys = [*known.by_key, *ABSENT]
         for question in ({}, {"scan": True}):
-            answer = asked(name).find_many(keys, **question)
+            answer = asked(name).answer_many(keys, **question)
             assert by_key(answer) == known.by_key
             assert answer.missing.to_pylist() == ABSENT
             assert answer.receipt.complete is (name != BODY_FLIP)
@@ -85,7 +87,7 @@ class TestEveryKeyOfAGoldenStore:
         keys = list(dict.fromkeys(key for _, key in known))
         for topic in {topic for topic, _ in known}:
             wanted = wanted_of({key: known.get((topic, key)) for key in keys}, keys)
-            answer = asked(name).find_many(keys, topic=topic)
+            answer = asked(name).answer_many(keys, topic=topic)
             assert by_key(answer) == wanted
             assert set(answer.table["topic"].to_pylist()) == ({topic} if wanted else set())
 
@@ -94,31 +96,31 @@ class TestEveryKeyOfAGoldenStore:
         wanted: dict[str, list[int]] = {}
         for (_, key), found in known.items():
             wanted[key] = sorted(wanted.get(key, []) + found, reverse=True)
-        answer = asked(name).find_many(wanted, system_topics=True)
+        answer = asked(name).answer_many(wanted, system_topics=True)
         assert by_key(answer) == wanted
 
     def test_in_windows(self, asked, judge, name):
         known = judge(name)
         for since_ms, until_ms in known.windows(20, 3):
             wanted = {key: known.window(since_ms, until_ms, key=key) for key in known.by_key}
-            answer = asked(name).find_many(known.by_key, since=since_ms, until=until_ms)
+            answer = asked(name).answer_many(known.by_key, since=since_ms, until=until_ms)
             assert by_key(answer) == wanted_of(wanted, wanted)
 
     def test_oldest_first(self, asked, judge, name):
         known = judge(name)
-        answer = asked(name).find_many(known.by_key, oldest_first=True)
+        answer = asked(name).answer_many(known.by_key, oldest_first=True)
         assert by_key(answer) == {key: found[::-1] for key, found in known.by_key.items()}
 
     def test_a_limit_is_that_of_each_key(self, asked, judge, name):
         known = judge(name)
-        answer = asked(name).find_many(known.by_key, limit=2)
+        answer = asked(name).answer_many(known.by_key, limit=2)
         assert by_key(answer) == {key: found[:2] for key, found in known.by_key.items()}
         assert answer.receipt.truncated is any(len(found) > 2 for found in known.by_key.values())
 
     def test_positions_are_those_of_the_messages(self, asked, judge, name):
         known = judge(name)
         records = {record.physical_offset: record for record in known.records}
-        answer = asked(name).find_many(known.by_key)
+        answer = asked(name).answer_many(known.by_key)
         assert answer.table.column_names == ["key", *POSITIONS]
         for row in answer.table.to_pylist():
             record = records[row.pop("physical_offset")]
@@ -130,7 +132,7 @@ class TestEveryKeyOfAGoldenStore:
         records = {record.physical_offset: record for record in known.records}
         tags = {record.tags for record in known.records if record.tags}
         for tag in [*sorted(tags)[:3], "no such tag"]:
-            answer = asked(name).find_many(known.by_key, tag=tag)
+            answer = asked(name).answer_many(known.by_key, tag=tag)
             wanted = {
                 key: [offset for offset in found if records[offset].tags == tag]
                 for key, found in known.by_key.items()
@@ -168,7 +170,7 @@ def test_messages_are_decoded_as_message_decodes_them(asked, judge, name):
         "reconsume_times",
         "offset_id",
     ]
-    answer = asked(name).find_many(judge(name).by_key, columns=[*columns, "physical_offset"])
+    answer = asked(name).answer_many(judge(name).by_key, columns=[*columns, "physical_offset"])
     assert answer.table.column_names == ["key", *columns, "physical_offset"]
     store = asked(name).stores[0]
     for row in answer.table.to_pylist():
@@ -209,21 +211,21 @@ class TestQuestions:
             (["k7"], {"until": T - 1}, "outside_window"),
             (["k7"], {"topic": "nowhere"}, "no_such_topic"),
         ):
-            assert store.find_many(keys, **question).receipt.why_empty == why
+            assert store.answer_many(keys, **question).receipt.why_empty == why
 
     def test_without_a_key(self, store):
-        answer = store.find_many([])
+        answer = store.answer_many([])
         assert (len(answer), len(answer.missing), answer.receipt.keys) == (0, 0, 0)
         assert answer.table.column_names == ["key", *POSITIONS]
 
     def test_that_cannot_be_asked(self, store):
         for question in ({"limit": 0}, {"since": 5, "until": 4}, {"scan": True, "no_scan": True}, {"queue": 1}):
             with pytest.raises(UsageError):
-                store.find_many(["k7"], **question)
+                store.answer_many(["k7"], **question)
         with pytest.raises(UsageError, match="no column 'nope'; there are topic, "):
-            store.find_many(["k7"], columns=["nope"])
+            store.answer_many(["k7"], columns=["nope"])
         with pytest.raises(TypeError, match="cursor"):
-            store.find_many(["k7"], cursor="x")
+            store.answer_many(["k7"], cursor="x")
 
 
 @pytest.mark.parametrize("batch", [1, 7, 64])
@@ -232,17 +234,17 @@ def test_batches_change_nothing(tmp_path, monkeypatch, batch):
     make_store(tmp_path, MESSAGES, indexed=31)
     keys = [f"k{number}" for number in range(70)] + ["every", "k3"]
     with whence.open(tmp_path) as store:
-        whole = store.find_many(keys)
+        whole = store.answer_many(keys)
         monkeypatch.setattr(many, "LOOKUPS", batch)
         monkeypatch.setattr(many, "CHECKED", batch)
-        in_batches = store.find_many(keys)
+        in_batches = store.answer_many(keys)
         assert in_batches.table.equals(whole.table)
         assert in_batches.missing.to_pylist() == whole.missing.to_pylist()
         whole.receipt.elapsed_us = in_batches.receipt.elapsed_us = 0
         assert in_batches.receipt == whole.receipt
         monkeypatch.setattr(asked_keys, "CHUNK", batch)
         monkeypatch.setattr(asked_keys, "PIECE_SIZE", 4 * batch)
-        in_pieces = store.find_many(keys[:-1])
+        in_pieces = store.answer_many(keys[:-1])
         assert in_pieces.table.equals(whole.table)
         in_pieces.receipt.elapsed_us = 0
         assert in_pieces.receipt == whole.receipt
@@ -255,7 +257,7 @@ def test_batches_of_rows_come_one_after_the_other(tmp_path):
         missing: list[str] = []
         batches = store.find_many_batches(keys, on_missing=lambda array: missing.extend(array.to_pylist()))
         table = pa.Table.from_batches(list(batches), batches.schema)
-        assert table.equals(store.find_many(keys).table)
+        assert table.equals(store.answer_many(keys).table)
         assert batches.receipt.rows == 60
         assert missing == keys[60:]
 
@@ -264,7 +266,7 @@ class TestKeysThatAreAlike:
     def test_a_key_is_answered_once_however_often_it_is_asked(self, tmp_path):
         make_store(tmp_path, MESSAGES)
         with whence.open(tmp_path) as store:
-            answer = store.find_many(["k5", "k4", "k5", b"k5", "k4"])
+            answer = store.answer_many(["k5", "k4", "k5", b"k5", "k4"])
         assert list(by_key(answer)) == ["k5", "k4"]
         assert answer.receipt.keys == 2
 
@@ -289,8 +291,8 @@ class TestKeysThatAreAlike:
         """``Aa#k`` and ``BB#k`` have one hash: the item of either is found under both."""
         made = make_store(tmp_path, [message(keys="k", topic="Aa"), message(keys="k", topic="BB")])
         with whence.open(tmp_path) as store:
-            assert by_key(store.find_many(["k"])) == {"k": made.offsets[::-1]}
-            assert by_key(store.find_many(["k"], topic="BB")) == {"k": made.offsets[1:]}
+            assert by_key(store.answer_many(["k"])) == {"k": made.offsets[::-1]}
+            assert by_key(store.answer_many(["k"], topic="BB")) == {"k": made.offsets[1:]}
 
     def test_a_unique_id_and_a_tag_are_no_keys(self, tmp_path):
         make_store(tmp_path, [message(keys="k", unique_id="id", tags="tag")])
@@ -375,7 +377,7 @@ class TestDamage:
         data[44 + 20 * 90 + 16 : 44 + 20 * 90 + 20] = i32(95)  # a cycle
         path.write_bytes(data)
         with whence.open(tmp_path) as store:
-            answer = store.find_many(self.KEYS)
+            answer = store.answer_many(self.KEYS)
         assert by_key(answer) == wanted_of(Judge(made.records).by_key, self.KEYS)
         [damage] = answer.receipt.damage
         assert (damage.path, damage.kind, damage.position) == (
@@ -393,7 +395,7 @@ class TestDamage:
         data[at : at + 8] = i64(made.offsets[-2])
         path.write_bytes(data)
         with whence.open(tmp_path) as store:
-            answer = store.find_many(self.KEYS)
+            answer = store.answer_many(self.KEYS)
         assert by_key(answer) == wanted_of(Judge(made.records).by_key, self.KEYS)
         with whence.open(tmp_path) as store:
             assert store.find(key="every").receipt.damage == answer.receipt.damage
@@ -406,7 +408,7 @@ class TestDamage:
         data[at : at + 8] = i64(int.from_bytes(data[at : at + 8], "big") - 1)
         path.write_bytes(data)
         with whence.open(tmp_path) as store:
-            answer = store.find_many([*self.KEYS, *(f"k{number}" for number in range(60))])
+            answer = store.answer_many([*self.KEYS, *(f"k{number}" for number in range(60))])
         assert by_key(answer)["every"] == made.offsets[::-1]
         assert all(len(found) == 1 for key, found in by_key(answer).items() if key != "every")
         assert [damage.kind for damage in answer.receipt.damage] == [DamageKind.BAD_CHAIN]
@@ -434,7 +436,7 @@ class TestDamage:
         data[at : at + 4] = i32(2**31 - 1)
         path.write_bytes(data)
         with whence.open(made.folder) as store:
-            answer = store.find_many(keys)
+            answer = store.answer_many(keys)
             assert by_key(answer) == {key: [offset] for key, offset in zip(keys, made.offsets, strict=True)}
             assert answer.receipt.complete
             assert [damage.kind for damage in answer.receipt.damage] == [DamageKind.BAD_CHAIN]
@@ -499,7 +501,7 @@ class TestSeveralStores:
         first = make_store(tmp_path / "a", [message(keys="k a", at=at) for at in (1, 5, 9)])
         second = make_store(tmp_path / "b", [message(keys="k b", at=at) for at in (2, 5, 8)], indexed=1)
         with open_stores([first.folder, second.folder]) as store:
-            answer = store.find_many(["b", "k", "a", "absent"])
+            answer = store.answer_many(["b", "k", "a", "absent"])
             alone = {key: store.find(key=key, limit=None) for key in ("b", "k", "a", "absent")}
         assert by_key(answer) == {key: offsets(each) for key, each in alone.items() if len(each)}
         times = answer.table.filter(pc.equal(answer.table["key"], "k"))["store_timestamp_ms"].to_pylist()
@@ -513,18 +515,18 @@ class TestSeveralStores:
         first = make_store(tmp_path / "a", [message(keys="k", at=at, body=b"a%d" % at) for at in (1, 5, 9)])
         second = make_store(tmp_path / "b", [message(keys="k", at=at, body=b"b%d" % at) for at in (2, 5, 8)])
         with open_stores([first.folder, second.folder]) as store:
-            bodies = store.find_many(["k"], columns=["body"]).table["body"].to_pylist()
+            bodies = store.answer_many(["k"], columns=["body"]).table["body"].to_pylist()
         assert bodies == [b"a9", b"b8", b"a5", b"b5", b"b2", b"a1"]
 
 
 def test_a_body_that_cannot_be_decompressed_is_null_and_spoils_no_other(tmp_path):
     make_store(tmp_path, [message(keys="k", body=b"not compressed", sys_flag=1), message(keys="k", body=b"fine")])
     with whence.open(tmp_path) as store:
-        answer = store.find_many(["k"], columns=["body", "damage"])
+        answer = store.answer_many(["k"], columns=["body", "damage"])
         assert answer.table["body"].to_pylist() == [b"fine", None]
         assert answer.table["damage"].to_pylist()[0] is None
         assert "ZLIB" in answer.table["damage"].to_pylist()[1].upper()
-        assert store.find_many(["k"], columns=["body"]).table["body"].to_pylist() == [b"fine", None]
+        assert store.answer_many(["k"], columns=["body"]).table["body"].to_pylist() == [b"fine", None]
 
 
 WORDS = ["k1", "ä", "k3", "🚀", "k5"]
@@ -558,7 +560,7 @@ AS_BYTES = "\n".join(WORDS).encode()
 def test_keys_come_in_many_shapes(tmp_path, given):
     make_store(tmp_path, [message(keys=word) for word in WORDS])
     with whence.open(tmp_path) as store:
-        answer = store.find_many(given)
+        answer = store.answer_many(given)
     assert list(by_key(answer)) == WORDS
     assert answer.missing.to_pylist() == []
 
@@ -604,7 +606,7 @@ def test_lines_are_cut_as_python_cuts_them(lines):
 def test_what_is_no_key_is_refused_with_its_number(tmp_path, given, why):
     make_store(tmp_path, [message(keys="a")])
     with whence.open(tmp_path) as store, pytest.raises(whence.WhenceError, match=why):
-        store.find_many(given)
+        store.answer_many(given)
 
 
 @given(st.lists(KEYS | st.sampled_from(["a", "b"]), max_size=40))
@@ -620,3 +622,17 @@ def test_distinct_keys_are_found_by_their_text(words):
     assert keys.number("none of them ") is None
     hashes = keys.key_hashes(["T", "ä"], 0, len(keys)).tolist()
     assert hashes == [key_hash(topic, word) for topic in ("T", "ä") for word in distinct]
+
+
+def test_a_table_keeps_its_receipt_in_a_file_too(asked, judge, tmp_path):
+
+    keys = [*judge("v5-clean").by_key][:20]
+    answer = asked("v5-clean").answer_many(keys, columns=["body"])
+    table = asked("v5-clean").find_many(keys, columns=["body"])
+    assert table.equals(answer.table)
+    pq.write_table(table, tmp_path / "found.parquet")
+    metadata = pq.read_table(tmp_path / "found.parquet").schema.metadata
+    assert json.loads(metadata[b"whence.question"]) == answer.question.to_dict()
+    receipt = json.loads(metadata[b"whence.receipt"])
+    assert receipt | {"elapsed_us": 0} == answer.receipt.to_dict() | {"elapsed_us": 0}
+    assert receipt["complete"] and receipt["keys"] == 20

@@ -51,7 +51,7 @@ def by_tasks(store: Store, keys: Any, columns=POSITIONS, runner: OneByOne | None
 
 
 def same_by_tasks(store: Store, keys: Any, columns=POSITIONS, **question):
-    answer = store.find_many(keys, columns=columns, spark=False, **question)
+    answer = store.answer_many(keys, columns=columns, spark=False, **question)
     answer.receipt.elapsed_us = 0
     table, missing, receipt = by_tasks(store, keys, columns, **question)
     assert table.equals(answer.table)
@@ -128,7 +128,7 @@ class TestABrokenIndexFile:
         with whence.open(made.folder) as store:
             table, _, receipt = by_tasks(store, KEYS)
         with whence.open(made.folder) as store:
-            answer = store.find_many(KEYS)
+            answer = store.answer_many(KEYS)
         answer.receipt.elapsed_us = 0
         assert table.equals(answer.table)
         assert receipt == answer.receipt
@@ -151,7 +151,7 @@ class TestABrokenIndexFile:
 
         monkeypatch.setattr(many, "ManyOnSpark", one_by_one)
         with whence.open(made.folder) as store:
-            answer = store.find_many(KEYS, spark=True)
+            answer = store.answer_many(KEYS, spark=True)
         assert by_key(answer)["k59"] == [made.offsets[59]]
         assert len(answer) == 120
         assert answer.receipt.complete

@@ -15,8 +15,8 @@ def test_spark_gives_what_one_process_gives(spark, golden, tmp_path, capsys):
     columns = ["physical_offset", "keys", "tags", "properties", "body"]
     with whence.open(known.store) as store:
         for question in ({}, {"scan": True}):
-            alone = store.find_many(keys, columns=columns, spark=False, **question)
-            on_spark = store.find_many(keys, columns=columns, spark=True, **question)
+            alone = store.answer_many(keys, columns=columns, spark=False, **question)
+            on_spark = store.answer_many(keys, columns=columns, spark=True, **question)
             assert on_spark.table.equals(alone.table)
             assert on_spark.missing.to_pylist() == alone.missing.to_pylist()
             alone.receipt.elapsed_us = on_spark.receipt.elapsed_us = 0
