@@ -201,18 +201,22 @@ def build_store(
     in_place: bool = False,
     rebuild: bool = False,
     with_sums: bool = False,
+    fields: Mapping[str, str] | None = None,
     watcher: Watcher | None = None,
     **asked: Unpack[JobAsked],
 ) -> Built:
     """Build what is missing of a store's indexes, on Spark: into its sidecar, or the folder ``out``.
 
     ``in_place`` puts RocketMQ's kinds of files into the store itself; ``rebuild`` makes all of them anew.
-    ``with_sums`` tells each file's SHA-256.
+    ``with_sums`` tells each file's SHA-256. ``fields``: expressions in Spark's SQL over a message's columns, by name,
+    whose values are indexed, too; those that are there already stay, and an empty one drops a field.
     """
     from whence.pipeline.jobs import BuildOptions, build_indexes
 
     folder = _folder_of_job(path)
-    options = BuildOptions(**_job_options(asked), in_place=in_place, rebuild=rebuild, with_sums=with_sums)
+    options = BuildOptions(
+        **_job_options(asked), in_place=in_place, rebuild=rebuild, with_sums=with_sums, fields=fields or {}
+    )
     return build_indexes(folder, options, watcher)
 
 

@@ -49,14 +49,14 @@ class OneByOne:
         return [task(each) for each in inputs]
 
 
-def build(store: Path, sidecar: Path, runner: OneByOne | None = None, **settings) -> Built:
+def build(store: Path, sidecar: Path, runner: OneByOne | None = None, fields=None, **settings) -> Built:
     log = CommitLog(store / "commitlog")
     sidecar.mkdir(exist_ok=True)
     try:
         given = BuildSettings(**settings)
-        return Build(
-            log, BuildPlace(sidecar, sidecar), given, read_sidecar(sidecar), runner or OneByOne(), Disk()
-        ).run()
+        known = read_sidecar(sidecar)
+        place = BuildPlace(sidecar, sidecar)
+        return Build(log, place, given, known, runner or OneByOne(), Disk(), fields or {}).run()
     finally:
         log.close()
 

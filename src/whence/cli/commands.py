@@ -160,7 +160,15 @@ def build(given: Namespace) -> Status:
     from whence.cli.render import built_text
     from whence.door import build_store
 
-    _run_job(given, build_store, built_text, in_place=given.in_place, rebuild=given.rebuild, with_sums=given.json)
+    _run_job(
+        given,
+        build_store,
+        built_text,
+        in_place=given.in_place,
+        rebuild=given.rebuild,
+        with_sums=given.json,
+        fields=dict(given.fields),
+    )
     return Status.DONE
 
 

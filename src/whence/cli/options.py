@@ -64,6 +64,14 @@ def setting(text: str) -> tuple[str, str]:
     return name, value
 
 
+def field_sql(text: str) -> tuple[str, str]:
+    """A field, as ``order=get_json_object(cast(body as string), '$.order_id')``."""
+    name, equals, sql = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no field; give it as NAME=SQL")
+    return name, sql
+
+
 def top_parser(commands: dict[str, str], version: str) -> argparse.ArgumentParser:
     """The parser for a line without a command: ``whence --help``."""
     parser = Parser(
@@ -167,6 +175,7 @@ def build_parser() -> Parser:
         "  whence build /data/store\n"
         "  whence build /data/store --out /fast/disk/store.whence --jobs 64\n"
         "  whence build /data/store --in-place --rebuild\n"
+        "  whence build /data/store --field order=\"get_json_object(cast(body as string), '$.order_id')\"\n"
         "  whence build /mnt/store --master spark://host:7077 --conf spark.executor.memory=2g",
     )
     parser.add_argument("stores", metavar="STORE", nargs=1, help="a folder that has commitlog/ in it")
@@ -178,6 +187,16 @@ def build_parser() -> Parser:
         help="put index/ and consumequeue/ into the store itself, in place of what is there; no broker may run",
     )
     parser.add_argument("--rebuild", action="store_true", help="build all anew, not only what is missing")
+    parser.add_argument(
+        "--field",
+        dest="fields",
+        metavar="NAME=SQL",
+        action="append",
+        type=field_sql,
+        default=[],
+        help="index what this expression of Spark's SQL gives for each message, for find --field NAME=VALUE; "
+        "repeatable; fields that are there stay, and NAME= drops one",
+    )
     parser.add_argument(
         "--jobs", metavar="N", type=integer, help="into how many tasks to cut the log (default: as suits the cores)"
     )

@@ -293,9 +293,9 @@ def expired_text(expired: Expired, screen: Screen, *, dry_run: bool, older_than:
 
 def built_text(built: Built, screen: Screen) -> None:
     """What a build did: how much it read and made, how far the log is indexed now, and what could not be read."""
-    if not built.messages:
+    if not built.messages and not built.fields:
         screen.paragraph(f"Nothing is missing: the log is indexed up to its end, at offset {built.to_offset}.")
-    else:
+    elif built.messages:
         rate = size_text(int(built.bytes_read / max(built.elapsed_s, 0.001)))
         screen.paragraph(
             f"Indexed {counted(built.messages, 'message')} under {counted(built.items, 'key')}, from offset "
@@ -305,6 +305,11 @@ def built_text(built: Built, screen: Screen) -> None:
         index, queues, times = (built.count_of(kind) for kind in ("index", "queues", "times"))
         made = f"{counted(index, 'index file')}, {counted(queues, 'queue file')} and {counted(times, 'time file')}"
         screen.paragraph(f"{made} were written to {printable(_near(built.root))}.")
+    for field in built.fields:
+        screen.paragraph(
+            f"Field {field.name}: {counted(field.new_items, 'value')} from offset {field.from_offset} to "
+            f"{field.to_offset}; it has {counted(field.items, 'item')} in {counted(field.files, 'index file')}."
+        )
     if built.without_folder:
         topics = ", ".join(map(printable, built.without_folder[:TOPICS_SHOWN]))
         screen.paragraph(f"No folder can be named after these topics, so they have no queues: {topics}.")

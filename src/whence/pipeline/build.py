@@ -16,11 +16,12 @@ import hashlib
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, tzinfo
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from whence.errors import CorruptError, FormatError, FullError, StoreError
@@ -39,7 +40,7 @@ from whence.formats.rocketmq.index_file import (
 )
 from whence.formats.time_blocks import TIME_BLOCK
 from whence.pipeline.plan import plan_index
-from whence.pipeline.scanning import cut_stretches, indexed_stretches, scan_stretches
+from whence.pipeline.scanning import cut_stretches, indexed_stretches, join_indexed, scan_stretches
 from whence.pipeline.task_runner import CountedRunner, TaskRunner
 from whence.pipeline.tasks import (
     TAKEN,
@@ -57,6 +58,7 @@ from whence.pipeline.tasks import (
 )
 from whence.store.commit_log import CommitLog
 from whence.store.damage import Damage
+from whence.store.field_claim import FieldClaim
 from whence.store.index_file import Shape
 from whence.store.log_file import HEAD_SIZE
 from whence.store.log_scan import LogScan
@@ -73,7 +75,7 @@ SAMPLE_SIZE = 4 * 1048576  # bytes of log that tell how much room a build needs
 QUEUE_FOLDERS = ("consumequeue", "batchconsumequeue")
 
 
-ALL_KINDS = tuple(Kind)
+ALL_KINDS = (Kind.INDEX, Kind.QUEUES, Kind.TIMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,36 @@ class PublishedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class BuiltField:
+    """One field as it is now, of which a build made the part from ``from_offset`` to ``to_offset``."""
+
+    name: str
+    items: int
+    files: int
+    new_items: int
+    from_offset: int
+    to_offset: int
+
+    def to_dict(self) -> dict[str, int]:
+        """As ``build --json`` has it."""
+        shown = asdict(self)
+        del shown["name"]
+        return shown
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltFields:
+    """What was built of fields, and what sidecar.json says now."""
+
+    sidecar: Sidecar
+    files: tuple[PublishedFile, ...]
+    fields: tuple[BuiltField, ...]
+    damage: tuple[Damage, ...]
+    tasks: int
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Built:
     """What a build did."""
 
@@ -134,11 +166,24 @@ class Built:
     sidecar: Sidecar
     root: Path
     queues_size: int
+    fields: tuple[BuiltField, ...] = ()
 
     @property
     def is_healthy(self) -> bool:
         """Whether all of the log could be read."""
         return not self.damage
+
+    def with_fields(self, fields: BuiltFields) -> Built:
+        """The same, and what was built of fields."""
+        return replace(
+            self,
+            files=self.files + fields.files,
+            tasks=self.tasks + fields.tasks,
+            elapsed_s=self.elapsed_s + fields.elapsed_s,
+            damage=self.damage + fields.damage,
+            sidecar=fields.sidecar,
+            fields=fields.fields,
+        )
 
     def count_of(self, kind: str) -> int:
         """How many files of a kind were put into their places."""
@@ -157,6 +202,7 @@ class Built:
             "from_offset": self.from_offset,
             "to_offset": self.to_offset,
             "damage": [asdict(damage) for damage in self.damage],
+            "fields": {field.name: field.to_dict() for field in self.fields},
         }
 
 
@@ -169,7 +215,10 @@ class _Places(NamedTuple):
 
 
 class Build:
-    """One build. The caller holds the lock of every folder that is written to."""
+    """One build. The caller holds the lock of every folder that is written to.
+
+    ``fields``: what is known of them, which stays so; to build them is another's work (fields.py).
+    """
 
     def __init__(
         self,
@@ -179,8 +228,10 @@ class Build:
         known: Sidecar | None,
         runner: TaskRunner,
         disk: Disk,
+        fields: Mapping[str, FieldClaim] = MappingProxyType({}),
     ) -> None:
         self._log = log
+        self._fields = fields
         self._place = place
         self._settings = settings
         self._runner = CountedRunner(runner)
@@ -433,18 +484,13 @@ class Build:
         end = taken[-1].end_offset if taken else self._from
         holes = [hole for spilled in taken for hole in spilled.holes]
         indexed = indexed_stretches(self._log, self._from, end, holes)
-        if known is not None:
-            before = list(known.indexed)
-            if indexed and before[-1][1] == indexed[0][0]:
-                indexed[0] = (before.pop()[0], indexed[0][1])
-            indexed = before + indexed
         last, head = self._last_record(taken)
         return Sidecar(
             dialect=settings.dialect,
             slots=settings.shape.slot_capacity,
             items=settings.shape.item_capacity,
             queue_file_size=settings.queue_file_size,
-            indexed=tuple(indexed),
+            indexed=join_indexed(() if known is None else known.indexed, indexed),
             last_record_offset=last,
             last_record=head,
             index_names=tuple(names),
@@ -452,6 +498,7 @@ class Build:
             queues_size=queues_size,
             in_place=self._place.in_place,
             other_topics=tuple(sorted({*without_folder, *(() if known is None else known.other_topics)})),
+            fields=dict(self._fields),
         )
 
     def _last_record(self, taken: Sequence[Spilled]) -> tuple[int, bytes]:
@@ -505,22 +552,22 @@ def goes_on(log: CommitLog, place: BuildPlace, settings: BuildSettings, known: S
     if known.indexed_to <= known.last_record_offset:
         return False
     size = log.file_size
-    if any(base < known.indexed_to and not _meets(base, base + size, known.indexed) for base in log.bases):
+    if any(base < known.indexed_to and not meets(base, base + size, known.indexed) for base in log.bases):
         return False  # a part of the log that was missing is there again
     paths = [place.root / "index" / name for name in known.index_names]
     if place.in_place and Kind.INDEX in settings.kinds:
         if not set(filter(is_digits, _names_in(place.root / "index"))) <= {*known.index_names}:
             return False  # a broker has gone on
-    if not all(_size_of(path) == known.shape.file_size for path in paths):
+    if not all(size_of(path) == known.shape.file_size for path in paths):
         return False
-    if paths and _header_of(paths[-1]) != known.newest_header:
+    if paths and header_of(paths[-1]) != known.newest_header:
         return False
     if Kind.QUEUES in settings.kinds and queues_size(place.root) < known.queues_size:
         return False  # one is gone, or is not as it was
     if known.last_record_offset < log.begin_offset:
         return True
     base = log.base_of(known.last_record_offset)
-    times_size = 0 if base is None else _size_of(place.sidecar / "times" / offset_name(base))
+    times_size = 0 if base is None else size_of(place.sidecar / "times" / offset_name(base))
     return times_size > 0 and times_size % TIME_BLOCK.itemsize == 0
 
 
@@ -555,17 +602,17 @@ def _files(made: Sequence[Made]) -> Iterator[MadeFile]:
     return (file for each in made for file in each.files)
 
 
-def _meets(from_offset: int, to_offset: int, stretches: Sequence[tuple[int, int]]) -> bool:
+def meets(from_offset: int, to_offset: int, stretches: Sequence[tuple[int, int]]) -> bool:
     """Whether something of ``[from_offset, to_offset)`` is in one of the stretches."""
     return any(begin < to_offset and from_offset < end for begin, end in stretches)
 
 
-def _size_of(path: Path) -> int:
+def size_of(path: Path) -> int:
     """Of a file; -1 if it is not there."""
     return path.stat().st_size if is_file(path) else -1
 
 
-def _header_of(path: Path) -> IndexHeader | None:
+def header_of(path: Path) -> IndexHeader | None:
     try:
         with MappedFile(path) as mapped:
             return decode_header(mapped.data[:HEADER_SIZE])

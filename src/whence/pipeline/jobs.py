@@ -5,11 +5,13 @@ build_indexes    whence build
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from whence.errors import CorruptError, LockedError, StoreError, UsageError
@@ -19,9 +21,12 @@ from whence.files.lock import StoreLock
 from whence.files.names import shown_zone, sidecar_of
 from whence.formats.rocketmq.index_file import FIRST_ITEM
 from whence.pipeline.build import ALL_KINDS, WORK, Build, BuildPlace, BuildSettings, Built, goes_on, nothing_built
+from whence.pipeline.field_evaluation import ANSI, ZONE, Definition, Evaluator
+from whence.pipeline.fields import FieldBuild, FieldSettings, is_complete
 from whence.pipeline.runner import Runner, Watcher
 from whence.pipeline.session import SparkSettings, open_session
 from whence.pipeline.tasks import Kind
+from whence.store.field_claim import FIELDS_MAX, check_field_name
 from whence.store.index_file import DEFAULT_SHAPE, Shape
 from whence.store.message_store import Dialect, MessageStore
 from whence.store.owned_store import Options, now_ms, own_store
@@ -56,11 +61,15 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions(JobOptions):
-    """``in_place``: into the store itself. ``rebuild``: all anew. ``with_sums``: tell each file's SHA-256."""
+    """``in_place``: into the store itself. ``rebuild``: all anew. ``with_sums``: tell each file's SHA-256.
+
+    ``fields``: expressions of fields, by name, beside those that the sidecar knows; an empty one drops a field.
+    """
 
     in_place: bool = False
     rebuild: bool = False
     with_sums: bool = False
+    fields: Mapping[str, str] = field(default_factory=dict)
 
 
 def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None = None) -> Built:
@@ -86,15 +95,72 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
         known = _known(sidecar)
         settings = _settings(store, options, known, ownership)
         place = BuildPlace(sidecar, folder if in_place else sidecar, _zone(store) if in_place else UTC)
-        if known is not None and goes_on(store.commit_log, place, settings, known):
-            if store.commit_log.end_offset(boundary=known.indexed_to) == known.indexed_to:
+        fields = wanted_fields(known, options.fields)
+        log, built = store.commit_log, None
+        if known is not None and goes_on(log, place, settings, known):
+            if log.end_offset(boundary=known.indexed_to) == known.indexed_to:
                 shutil.rmtree(sidecar / WORK, ignore_errors=True)
-                return nothing_built(place, known)
-        spark = stack.enter_context(open_session(options.spark, log_file=options.log_file))
-        built = Build(store.commit_log, place, settings, known, Runner(spark, watcher), disk).run()
-        if ownership is not None and Kind.INDEX in settings.kinds:
-            _own(folder, ownership, built, disk)
+                built = nothing_built(place, known)
+                if is_complete(log, sidecar, settings.shape, known, fields) and _is_spark_of(known):
+                    return built
+        spark = stack.enter_context(
+            open_session(options.spark, log_file=options.log_file, moves_rows=bool(fields or options.fields))
+        )
+        runner = Runner(spark, watcher)
+        evaluator = Evaluator(spark, runner, flush=not options.is_local)
+        definitions = _definitions(evaluator, known, fields, options.spark.conf)
+        if built is None:
+            noted = {} if known is None else known.fields
+            built = Build(log, place, settings, known, runner, disk, noted).run()
+            if ownership is not None and Kind.INDEX in settings.kinds:
+                _own(folder, ownership, built, disk)
+        if definitions or built.sidecar.fields:
+            how = FieldSettings(settings.shape, options.jobs, options.rebuild, options.with_sums)
+            build = FieldBuild(log, sidecar, how, built.sidecar, evaluator, runner, disk)
+            built = built.with_fields(build.run(definitions))
         return built
+
+
+def wanted_fields(known: Sidecar | None, given: Mapping[str, str]) -> dict[str, str]:
+    """The expressions of all fields that are to be there, by name."""
+    for name in given:
+        check_field_name(name)
+    fields = {} if known is None else {name: claim.sql for name, claim in known.fields.items()}
+    dropped = {name for name, sql in given.items() if not sql.strip()}
+    if unknown := sorted(dropped - fields.keys()):
+        raise UsageError(f"--field {unknown[0]}=: drops a field, and there is none of this name; give its SQL")
+    fields |= given
+    if len(fields) - len(dropped) > FIELDS_MAX:
+        raise UsageError(f"{len(fields) - len(dropped)} fields are too many; a store has up to {FIELDS_MAX}")
+    return {name: sql for name, sql in fields.items() if name not in dropped}
+
+
+def _definitions(
+    evaluator: Evaluator, known: Sidecar | None, fields: Mapping[str, str], conf: Mapping[str, str]
+) -> list[Definition]:
+    """What all fields are, checked. One that is known keeps the zone and the mode it began with."""
+    definitions = []
+    for name, sql in sorted(fields.items()):
+        there = None if known is None else known.fields.get(name)
+        if there is not None and there.sql == sql and not {ZONE, ANSI} & conf.keys():
+            zone, ansi = there.session_zone, there.ansi
+        else:
+            zone, ansi = evaluator.session_of()
+        definition = Definition(name, sql, zone, ansi)
+        evaluator.check(definition)
+        definitions.append(definition)
+    return definitions
+
+
+def _is_spark_of(known: Sidecar) -> bool:
+    """Whether the Spark that is installed computed all fields, as far as can be told before it is started."""
+    if "SPARK_HOME" in os.environ or not known.fields:
+        return True
+    try:
+        installed = version("pyspark")
+    except PackageNotFoundError:
+        return True
+    return all(claim.spark == installed for claim in known.fields.values())
 
 
 @contextmanager

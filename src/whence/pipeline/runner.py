@@ -2,10 +2,10 @@
 
     sc.parallelize(inputs, len(inputs)).map(task).collect()
 
-is the whole job. Around it: a task tells what it has done through an accumulator, which Spark adds up once for each
-task that ended well, retried or not; Spark's status tracker tells how many run. An error of whence's own is a result
-like any other, for to try again would find the same; it comes back to the caller as it was raised. What else goes
-wrong is Spark's to try again.
+is the whole job; or it is a DataFrame, whose partitions are the tasks. Around it: a task tells what it has done
+through an accumulator, which Spark adds up once for each task that ended well, retried or not; Spark's status tracker
+tells how many run. An error of whence's own is a result like any other, for to try again would find the same; it
+comes back to the caller as it was raised. What else goes wrong is Spark's to try again.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pyspark import InheritableThread, TaskContext
 from pyspark.accumulators import AccumulatorParam
 
 from whence.errors import StoreError, WhenceError
+from whence.store.damage import Damage
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -82,6 +83,7 @@ class Done:
     size: int = 0
     messages: int = 0
     errors: dict[int, WhenceError] = field(default_factory=dict)  # by the input's number
+    damage: list[Damage] = field(default_factory=list)
 
 
 class _Sum(AccumulatorParam[Done]):
@@ -94,6 +96,7 @@ class _Sum(AccumulatorParam[Done]):
             value1.size + value2.size,
             value1.messages + value2.messages,
             value1.errors | value2.errors,
+            value1.damage + value2.damage,
         )
 
 
@@ -158,12 +161,13 @@ class Runner:
         return _Job(self._context, name, collect, task_count, sum(sizes), self._watcher).run()
 
     def collect(
-        self, name: str, frame: Callable[[Accumulator[Done]], DataFrame], task_count: int, size: int
+        self, name: str, frame: Callable[[Accumulator[Done]], DataFrame], task_count: int, size: int = 0
     ) -> list[Any]:
         """The rows of a DataFrame, which are few: for a job that needs Spark's SQL.
 
         ``frame`` makes it. Functions in it may tell what they have done, and what went wrong, by adding to what it
-        is given: see :class:`Done`. ``size`` is how many bytes that will be.
+        is given: see :class:`Done`. ``size`` is how many bytes that will be. An error of Spark's becomes a
+        StoreError, whose cause it is.
         """
         return _Job(self._context, name, lambda done: frame(done).collect(), task_count, size, self._watcher).run()
 

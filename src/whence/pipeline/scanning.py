@@ -8,7 +8,7 @@ taken = scan_stretches(stretches, recipe, work, runner)      spills in the order
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -17,7 +17,7 @@ from whence.pipeline.plan import ItemRange, LogFilePlace, cut_log, item_ranges, 
 from whence.pipeline.task_runner import TaskRunner
 from whence.pipeline.tasks import ScanTask, scan_stretch_task
 from whence.store.commit_log import CommitLog
-from whence.store.spill import MessageItems, Recipe, Spilled, SpilledItems, Stretch
+from whence.store.spill import MessageItems, Recipe, Spilled, SpilledItems, Stretch, walk_stretch
 
 
 def cut_stretches(log: CommitLog, from_offset: int, slots: int, jobs: int | None, boundary: int = 0) -> list[Stretch]:
@@ -51,11 +51,34 @@ def scan_stretches(
 ) -> tuple[Spilled, ...]:
     """Scan all stretches that are not ``done``, and again those that did not begin where the one before ended."""
     spilled = dict(done or {})
+
+    def scan(todo: Sequence[Stretch]) -> list[Spilled]:
+        tasks = [ScanTask(stretch, recipe, str(work)) for stretch in todo]
+        return runner.map("scan", scan_stretch_task, tasks, size_of=lambda task: task.stretch.size)
+
+    return _joined(stretches, scan, spilled)
+
+
+def walk_log(
+    log: CommitLog, from_offset: int, to_offset: int, runner: TaskRunner, jobs: int | None
+) -> tuple[Spilled, ...]:
+    """Where records begin in a part of the log, both of whose ends are where one does; nothing is left of it."""
+    stretches = cut_stretches(log, from_offset, runner.slots, jobs, boundary=to_offset)
+    wanted = [stretch for stretch in stretches if stretch.from_offset < to_offset]
+
+    def walk(todo: Sequence[Stretch]) -> list[Spilled]:
+        return runner.map("walk", walk_stretch, todo, size_of=lambda stretch: stretch.size)
+
+    return _joined(wanted, walk, {})
+
+
+def _joined(
+    stretches: Sequence[Stretch], scan: Callable[[Sequence[Stretch]], list[Spilled]], spilled: dict[int, Spilled]
+) -> tuple[Spilled, ...]:
     todo: Sequence[Stretch] = [stretch for stretch in stretches if stretch.number not in spilled]
     tries = 0
     while True:
-        tasks = [ScanTask(stretch, recipe, str(work)) for stretch in todo]
-        found = runner.map("scan", scan_stretch_task, tasks, size_of=lambda task: task.stretch.size)
+        found = scan(todo)
         spilled |= {stretch.number: each for stretch, each in zip(todo, found, strict=True)}
         joined = join_stretches(stretches, spilled, tries)
         if not joined.again:
@@ -75,6 +98,13 @@ def indexed_stretches(
             stretches.append((begin, min(hole_begin, end)))
         begin = max(begin, hole_end)
     return [*stretches, (begin, end)] if begin < end else stretches
+
+
+def join_indexed(before: Sequence[tuple[int, int]], more: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Stretches that were indexed, and those that follow them."""
+    if before and more and before[-1][1] == more[0][0]:
+        return (*before[:-1], (before[-1][0], more[0][1]), *more[1:])
+    return (*before, *more)
 
 
 class SpilledLog:

@@ -55,6 +55,7 @@ class Kind(StrEnum):
     INDEX = "index"
     QUEUES = "queues"
     TIMES = "times"
+    FIELDS = "fields"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ def build_index_task(task: IndexTask) -> Made:
         header.next_item - 1,
         header.begin_physical_offset,
         header.end_physical_offset,
-        _sha256(built.path) if task.with_sums else "",
+        sha256_of(built.path) if task.with_sums else "",
         header,
     )
     return _note(task.key, work, Made((made,)), disk)
@@ -217,7 +218,7 @@ def _queue_files(folder: Path, *, with_sums: bool) -> Iterator[MadeFile]:
                 count = len(written)
             target = str(path.relative_to(folder))
             yield MadeFile(
-                Kind.QUEUES, str(path), target, count, offsets[0], offsets[1], _sha256(path) if with_sums else ""
+                Kind.QUEUES, str(path), target, count, offsets[0], offsets[1], sha256_of(path) if with_sums else ""
             )
 
 
@@ -258,7 +259,7 @@ def build_times_task(task: TimesTask) -> Made:
         with disk.create(folder / name, 0, reserve=False) as file:
             file.write(blocks.tobytes(), 0)
             file.flush()
-        sha256 = _sha256(file.path) if task.with_sums else ""
+        sha256 = sha256_of(file.path) if task.with_sums else ""
         files.append(MadeFile(Kind.TIMES, str(file.path), f"times/{name}", len(blocks), base, base + size, sha256))
     disk.flush_folder(folder)
     return _note(task.key, work, Made(tuple(files)), disk)
@@ -286,7 +287,7 @@ def copy_file(source: Path, target: Path, disk: Disk) -> None:
             file.write(there.read(at, size), at)
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -11,6 +11,7 @@ from whence.errors import FormatError
 class DamageKind(StrEnum):
     GAP = "gap"  # a stretch of the CommitLog is in no file
     BAD_RECORD = "bad_record"  # a record fails its checks, and the log goes on behind it
+    BAD_BODY = "bad_body"  # a record is whole, but its body cannot be decompressed
     RECORDS_BEHIND_END = "records_behind_end"  # the log ends at a record that fails, whole ones lie behind it
     HALF_RECORD = "half_record"  # the log's last record has zeros in its properties: a crash, the normal cut tail
     INDEX_NOT_USED = "index_not_used"  # an index file does not belong to this log, or is not whole

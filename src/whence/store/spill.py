@@ -25,8 +25,8 @@ import shutil
 import struct
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -67,7 +67,6 @@ SPILLED_SIZE_MAX = 16 * 1048576
 _END = struct.Struct("=qqq")
 SPILLED_MESSAGE, SPILLED_ITEM = 22, 4  # bytes that a message and each of its items take, mostly
 NOWHERE = -1
-SPILL_KINDS = ("items", "queues", "times")
 TIMES_SIZE_MAX = 2**31 // BLOCK_SIZE * TIME_BLOCK.itemsize
 
 
@@ -149,27 +148,16 @@ def machine_id() -> str:
 
 def spill_stretch(stretch: Stretch, recipe: Recipe, folder: Path, name: str, disk: Disk) -> Spilled:
     """Scan a stretch and leave what is taken from it in ``folder``, in files of this name."""
-    with MappedFile(Path(stretch.path)) as mapped, Spill(folder, name, stretch.base, recipe, disk) as spill:
-        file = LogFile(mapped, stretch.base, PlainBudget())
-        begin, end = stretch.from_offset - stretch.base, stretch.to_offset - stretch.base
-        if not stretch.is_exact:
-            found = file.next_whole(begin).position
-            begin = end if found is None else found
-        scan = FileScan(file, begin, end, is_last=stretch.is_last, tags=recipe.tags)
-        for batch in scan.batches(*scan_rows()):
-            spill.put(batch)
+    with Spill(folder, name, stretch.base, recipe, disk) as spill:
+        spilled = _scan_through(stretch, recipe.tags, spill.put)
         spill.finish()
-    spilled = Spilled(
+    spilled = replace(
+        spilled,
         name=name,
-        begin_offset=stretch.base + begin if begin < end else NOWHERE,
-        end_offset=stretch.base + scan.position,
         message_count=spill.message_count,
         item_count=spill.item_count,
         last_offset=spill.last_offset,
         ends_bare=spill.ends_bare,
-        is_log_end=scan.is_log_end,
-        damage=_bounded(scan.damage),
-        holes=tuple((stretch.base + begin, stretch.base + end) for begin, end in _few(scan.holes)),
         machine="" if recipe.flush else machine_id(),
     )
     with disk.create(folder / f"{name}.new", 0, reserve=False) as note:
@@ -178,6 +166,42 @@ def spill_stretch(stretch: Stretch, recipe: Recipe, folder: Path, name: str, dis
             note.flush()
     disk.rename(note.path, folder / f"{name}.json")
     return spilled
+
+
+def walk_stretch(stretch: Stretch) -> Spilled:
+    """Scan a stretch and leave nothing: for who wants to know where records begin, and how many there are."""
+    counts: list[int] = []
+
+    def count(batch: Batch) -> None:
+        counts.append(len(batch.messages))
+
+    return replace(_scan_through(stretch, tags=False, put=count), message_count=sum(counts))
+
+
+def _scan_through(stretch: Stretch, tags: bool, put: Callable[[Batch], None]) -> Spilled:
+    """Give all messages of a stretch to ``put``, and tell from where to where it went."""
+    with MappedFile(Path(stretch.path)) as mapped:
+        file = LogFile(mapped, stretch.base, PlainBudget())
+        begin, end = stretch.from_offset - stretch.base, stretch.to_offset - stretch.base
+        if not stretch.is_exact:
+            found = file.next_whole(begin).position
+            begin = end if found is None else found
+        scan = FileScan(file, begin, end, is_last=stretch.is_last, tags=tags)
+        for batch in scan.batches(*scan_rows()):
+            put(batch)
+    return Spilled(
+        name="",
+        begin_offset=stretch.base + begin if begin < end else NOWHERE,
+        end_offset=stretch.base + scan.position,
+        message_count=0,
+        item_count=0,
+        last_offset=NOWHERE,
+        ends_bare=False,
+        is_log_end=scan.is_log_end,
+        damage=_bounded(scan.damage),
+        holes=tuple((stretch.base + begin, stretch.base + end) for begin, end in _few(scan.holes)),
+        machine="",
+    )
 
 
 class Spill:
@@ -192,15 +216,15 @@ class Spill:
         self._recipe = recipe
         self._folder = folder
         self._base_offset = base_offset
-        self._items, self._queues, self._times = (
-            _Appended(disk.create(folder / f"{name}.{kind}", 0, reserve=False)) for kind in SPILL_KINDS
+        self._items = ItemsWriter(folder, name, base_offset, disk)
+        self._queues, self._times = (
+            Appended(disk.create(folder / f"{name}.{kind}", 0, reserve=False)) for kind in ("queues", "times")
         )
         self._numbers = QueueNumbers(frozenset(recipe.batch_topics).__contains__)
         self._rows = np.empty(ROWS_MAX, ROW)
         self._columns = tuple(np.empty(ROWS_MAX, kind) for kind in ("u4", "i4", "i8", "i4", "i8"))
         self._row_count = 0
         self._batches: dict[int, list[NDArray[np.void]]] = {}
-        self._chunks: list[tuple[int, ...]] = []
         self._table: list[NDArray[np.int64]] = []
         self._blocks = np.empty(0, TIME_BLOCK)
 
@@ -208,8 +232,7 @@ class Spill:
         """Take from scanned messages what is needed."""
         from whence.kernels.checks import OPTIONAL
 
-        if shutil.disk_usage(self._folder).free < FREE_MIN:
-            raise FullError(f"{self._folder}: its disk is full; the work of a build needs more room there")
+        check_room(self._folder)
         if self._recipe.marks:
             batch.items["key_hash"][_may_be_left_out(batch)] |= OPTIONAL
         self._put_items(batch.items)
@@ -230,10 +253,7 @@ class Spill:
         times, counts = np.empty(len(items), np.int64), np.empty(len(items), np.uint16)
         base_ms = int(items["store_timestamp_ms"][0])
         count = pack_items(items, self._base_offset, base_ms, hashes, positions, times, counts)
-        times = _narrow(times[:count])
-        self._chunks.append((self._items.size, self.item_count, len(items), count, base_ms, times.itemsize))
-        for column in (hashes, positions[:count], times, counts[:count]):
-            self._items.append(column)
+        self._items.append(hashes, positions[:count], times[:count], counts[:count], base_ms)
 
     def _put_times(self, blocks: NDArray[np.void]) -> None:
         joined = join_time_blocks(self._blocks, blocks)
@@ -312,8 +332,7 @@ class Spill:
         self._times.append(self._blocks)
         if self._row_count or self._batches:
             self._write_block()
-        self._items.append(np.array(self._chunks, CHUNK))
-        self._items.append(_END.pack(len(self._chunks), 0, self._base_offset))
+        self._items.finish()
         for parts in self._table:
             self._queues.append(parts)
         self._queues.append(_END.pack(len(self._table), self._recipe.groups, self._base_offset))
@@ -338,7 +357,45 @@ def _may_be_left_out(batch: Batch) -> NDArray[np.bool_]:
     return np.asarray((batch.items["kind"] == Kind.TAGS) | is_prepared)
 
 
-class _Appended:
+def check_room(folder: Path) -> None:
+    """A disk counts as full before it is."""
+    if shutil.disk_usage(folder).free < FREE_MIN:
+        raise FullError(f"{folder}: its disk is full; the work of a build needs more room there")
+
+
+class ItemsWriter:
+    """Writes ``<name>.items``, chunk by chunk."""
+
+    def __init__(self, folder: Path, name: str, base_offset: int, disk: Disk) -> None:
+        self._file = Appended(disk.create(folder / f"{name}.items", 0, reserve=False))
+        self._base_offset = base_offset
+        self._chunks: list[tuple[int, ...]] = []
+        self.item_count = 0
+        self.flush = self._file.flush
+        self.close = self._file.close
+
+    def append(
+        self,
+        hashes: NDArray[np.int32],
+        positions: NDArray[np.uint32],
+        times: NDArray[np.int64],
+        counts: NDArray[np.uint16],
+        base_ms: int,
+    ) -> None:
+        """Items in the order of the log: hashes; and of each message that has some its position, time and count."""
+        times = _narrow(times)
+        self._chunks.append((self._file.size, self.item_count, len(hashes), len(counts), base_ms, times.itemsize))
+        for column in (hashes, positions, times, counts):
+            self._file.append(column)
+        self.item_count += len(hashes)
+
+    def finish(self) -> None:
+        """Write the table that leads to the chunks."""
+        self._file.append(np.array(self._chunks, CHUNK))
+        self._file.append(_END.pack(len(self._chunks), 0, self._base_offset))
+
+
+class Appended:
     """A file that is only ever appended to."""
 
     def __init__(self, file: DiskFile) -> None:

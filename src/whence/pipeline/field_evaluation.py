@@ -1,0 +1,464 @@
+"""Evaluation of fields on Spark: a task for each stretch of log, in three steps.
+
+    a Python process    scans the stretch, and hands on the columns that the expressions look at
+    Java                computes the values: a text for each message, or several, or none
+    a Python process    scans the stretch once more, hashes the values and spills them
+
+Messages are as many and in the same order before and behind Java, so that their places and topics need not pass
+through it: what it gets is what it needs, and what it gives are values.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from socket import gethostname
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from whence.errors import StoreError, UsageError, WhenceError
+from whence.files.disk import Disk
+from whence.pipeline.field_sql import CheckedSql, check_sql, reason_of
+from whence.pipeline.runner import Done, Runner
+from whence.pipeline.tasks import own_name
+from whence.store.damage import Damage, DamageKind
+from whence.store.field_spill import FieldSpill, Texts
+from whence.store.message_columns import COLUMNS, DAMAGE, MessageColumns, text_array
+from whence.store.spill import Spilled, Stretch
+from whence.store.stretch_rows import StretchRows, stretch_rows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS_A_BATCH = 32_768  # that Spark hands back at once
+ZONE, ANSI = "spark.sql.session.timeZone", "spark.sql.ansi.enabled"
+BODY_DAMAGE_MAX = 100  # bodies that cannot be read, of one stretch
+_LATER = 1 << 32  # errors that come of others are told only if there are none
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a field is: an expression, and the session it is computed in."""
+
+    name: str
+    sql: str
+    session_zone: str
+    ansi: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The spills of each field, one for each stretch; and bodies that could not be read."""
+
+    spilled: dict[str, tuple[Spilled, ...]]
+    damage: tuple[Damage, ...]
+
+
+class Evaluator:
+    """Evaluates fields on a Spark session. ``flush``: whether spills are to outlast the machine."""
+
+    def __init__(self, spark: SparkSession, runner: Runner, *, flush: bool = False) -> None:
+        self._spark = spark
+        self._runner = runner
+        self._flush = flush
+        self.version = str(spark.version)
+
+    def session_of(self) -> tuple[str, bool]:
+        """Zone and ANSI mode of the session, with which a new field is computed."""
+        return str(self._spark.conf.get(ZONE)), str(self._spark.conf.get(ANSI)).lower() == "true"
+
+    def check(self, definition: Definition) -> CheckedSql:
+        """See that an expression can be a field."""
+        with _quiet_queries():
+            return check_sql(self._session(definition), definition.name, definition.sql)
+
+    def evaluate(self, definitions: Sequence[Definition], stretches: Sequence[Stretch], work: Path) -> Evaluated:
+        """Spill the values of fields, which are all of one zone and ANSI mode, in proven stretches of log."""
+        if not stretches:
+            return Evaluated({definition.name: () for definition in definitions}, ())
+        checked = [self.check(definition) for definition in definitions]
+        session = self._session(definitions[0])
+        size = sum(stretch.size for stretch in stretches)
+        names = _columns_of(checked)
+
+        told_by: list[Accumulator[Done]] = []
+
+        def spilled(done: Accumulator[Done]) -> DataFrame:
+            told_by.append(done)
+            values = _values(session, checked, names, _Read(tuple(stretches), names, done))
+            spill = _Spill(tuple(stretches), len(checked), str(work), self._flush, done)
+            return values.mapInArrow(spill, "told string")
+
+        with _quiet_queries():
+            try:
+                rows = self._runner.collect("evaluate", spilled, len(stretches), size)
+            except StoreError as error:
+                failure = _Failure(self._runner, session, definitions, checked, stretches)
+                raise failure.told(error) from error.__cause__
+        told = sorted((json.loads(row.told) for row in rows), key=lambda each: int(each["number"]))
+        if [each["number"] for each in told] != list(range(len(stretches))):
+            raise StoreError(f"Spark gave back the values of {len(told)} of {len(stretches)} stretches")
+        return Evaluated(
+            {
+                definition.name: tuple(_spilled_from(each["spilled"][number]) for each in told)
+                for number, definition in enumerate(definitions)
+            },
+            tuple(sorted(told_by[0].value.damage, key=lambda each: (each.path, each.position))),
+        )
+
+    def _session(self, definition: Definition) -> SparkSession:
+        """A session with nothing but Spark's own functions, and with the settings of a field."""
+        session = self._spark.newSession()
+        settings = {
+            ZONE: definition.session_zone,
+            ANSI: str(definition.ansi).lower(),
+            "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_A_BATCH),
+            "spark.sql.execution.arrow.useLargeVarTypes": "false",
+        }
+        for name, value in settings.items():
+            try:
+                session.conf.set(name, value)
+            except Exception as error:
+                raise UsageError(
+                    f"field {definition.name}: {name} cannot be {value!r}: {reason_of(error)}"
+                ) from error
+        return session
+
+
+def _columns_of(checked: Sequence[CheckedSql]) -> tuple[str, ...]:
+    """What the expressions look at; something is needed to count messages by."""
+    used = {column for each in checked for column in each.columns}
+    return tuple(column for column in COLUMNS if column in used) or ("physical_offset",)
+
+
+def _values(session: SparkSession, checked: Sequence[CheckedSql], names: Sequence[str], read: _Read) -> DataFrame:
+    """The values of each message, a column a field."""
+    from pyspark.sql import functions
+
+    count = len(read.stretches)
+    messages = session.range(0, count, 1, count).mapInArrow(
+        read, ", ".join(f"{name} {COLUMNS[name]}" for name in names)
+    )
+    given = messages.select(*(functions.expr(each.sql).alias(f"given{n}") for n, each in enumerate(checked)))
+    texts = []
+    for n, each in enumerate(checked):
+        text = f"make_valid_utf8(cast(given{n} as string))"
+        if each.is_array:
+            made = f"transform(given{n}, x -> make_valid_utf8(cast(x as string)))"
+            text = f"array_distinct(array_compact({made}))"
+        texts.append(functions.expr(text).alias(f"value{n}"))
+    return given.select(*texts)
+
+
+@contextmanager
+def _quiet_queries() -> Iterator[None]:
+    """Keep Spark from writing a page to the terminal for each query that fails: the error tells it."""
+    logger = logging.getLogger("SQLQueryContextLogger")
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = was_disabled
+
+
+# -- in the tasks --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Read:
+    """The first step. ``rows``: from which to which of its stretch's messages; None for all."""
+
+    stretches: tuple[Stretch, ...]
+    names: tuple[str, ...]
+    done: Accumulator[Done]
+    rows: tuple[int, int] | None = None
+
+    def __call__(self, inputs: Iterator[Any]) -> Iterator[Any]:
+        number = _partition()
+        for _ in inputs:
+            pass
+        try:
+            yield from self._batches(self.stretches[number])
+        except WhenceError as error:
+            error.add_note(f"in a task on {gethostname()}")
+            self.done.add(Done(errors={number: error}))
+
+    def _batches(self, stretch: Stretch) -> Iterator[Any]:
+        # A body that cannot be decompressed is no reason to stop: it is NULL, and told.
+        columns = MessageColumns((*self.names, DAMAGE) if "body" in self.names else self.names)
+        found: list[Damage] = []
+        for data, rows in self._rows(stretch):
+            done = 0
+            for batch in columns.batches(data, stretch.base, rows):
+                if columns.names != self.names and batch.column(DAMAGE).null_count < batch.num_rows:
+                    found += _bad_bodies(stretch, rows[done:], batch.column(DAMAGE))
+                done += batch.num_rows
+                yield batch.select(list(self.names))
+        if found:
+            self.done.add(Done(damage=found[:BODY_DAMAGE_MAX]))
+
+    def _rows(self, stretch: Stretch) -> Iterator[StretchRows]:
+        begin, end = (0, None) if self.rows is None else self.rows
+        seen = 0
+        for data, rows in stretch_rows(stretch):
+            wanted = rows[max(begin - seen, 0) : None if end is None else max(end - seen, 0)]
+            seen += len(rows)
+            if len(wanted):
+                yield StretchRows(data, wanted)
+            if end is not None and seen >= end:
+                return
+
+
+def _bad_bodies(stretch: Stretch, rows: NDArray[np.void], column: Any) -> Iterator[Damage]:
+    for number in np.flatnonzero(_valid(column)).tolist():
+        position = int(rows["physical_offset"][number]) - stretch.base
+        yield Damage(stretch.path, position, DamageKind.BAD_BODY, str(column[number].as_py()))
+
+
+def _partition() -> int:
+    """The number of the stretch that a task is about: partitions stay the same from the first step to the last."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return int(context.partitionId())
+
+
+@dataclass(frozen=True)
+class _Spill:
+    """The last step: values, in the order of the messages, become spills."""
+
+    stretches: tuple[Stretch, ...]
+    field_count: int
+    work: str
+    flush: bool
+    done: Accumulator[Done]
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        number = _partition()
+        stretch = self.stretches[number]
+        try:
+            told, message_count = self._spilled(number, stretch, batches)
+        except WhenceError as error:
+            for _ in batches:
+                pass  # so that the other steps end well, and what they have to tell is told
+            error.add_note(f"in a task on {gethostname()}")
+            self.done.add(Done(errors={_LATER + number: error}))
+            return
+        self.done.add(Done(1, stretch.size, message_count))
+        yield pa.RecordBatch.from_arrays([text_array([json.dumps(told)])], names=["told"])
+
+    def _spilled(self, number: int, stretch: Stretch, batches: Iterator[Any]) -> tuple[dict[str, Any], int]:
+        with ExitStack() as stack:
+            spills = [
+                stack.enter_context(
+                    FieldSpill(
+                        Path(self.work), own_name(f"{number:08d}-field-{n}"), stretch, Disk(), flush=self.flush
+                    )
+                )
+                for n in range(self.field_count)
+            ]
+            messages = _Messages(stretch)
+            for batch in batches:
+                done = 0
+                while done < batch.num_rows:
+                    rows, topics = messages.take(batch.num_rows - done)
+                    for n, spill in enumerate(spills):
+                        counts, values = texts_of(batch.column(n).slice(done, len(rows)))
+                        spill.put(rows, topics, counts, values)
+                    done += len(rows)
+            messages.finish()
+            spilled = [asdict(spill.finish()) for spill in spills]
+        return {"number": number, "spilled": spilled}, messages.count
+
+
+class _Messages:
+    """The messages of a stretch and their topics, some at a time."""
+
+    def __init__(self, stretch: Stretch) -> None:
+        self._stretch = stretch
+        self._pieces = self._all()
+        self._rows: NDArray[np.void] = np.empty(0, np.uint8)
+        self._topics = Texts(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint8))
+        self._at = 0
+        self.count = 0
+
+    def _all(self) -> Iterator[tuple[NDArray[np.void], Texts]]:
+        columns = MessageColumns(("topic",))
+        for data, rows in stretch_rows(self._stretch):
+            done = 0
+            for batch in columns.batches(data, self._stretch.base, rows):
+                _, topics = texts_of(batch.column(0))
+                yield rows[done : done + batch.num_rows], topics
+                done += batch.num_rows
+
+    def take(self, count: int) -> tuple[NDArray[np.void], Texts]:
+        """The next messages, up to so many, and one at least."""
+        if self._at == len(self._rows):
+            try:
+                self._rows, self._topics = next(self._pieces)
+            except StopIteration:
+                raise StoreError(
+                    f"{self._stretch.path}: Spark gave back more values than there are messages"
+                ) from None
+            self._at = 0
+        piece = slice(self._at, self._at + count)
+        rows = self._rows[piece]
+        self._at += len(rows)
+        self.count += len(rows)
+        topics = self._topics
+        return rows, Texts(topics.begins[piece], topics.ends[piece], topics.data)
+
+    def finish(self) -> None:
+        if self._at < len(self._rows) or next(self._pieces, None) is not None:
+            raise StoreError(f"{self._stretch.path}: Spark gave back fewer values than there are messages")
+
+
+def texts_of(column: Any) -> tuple[NDArray[np.int64], Texts]:
+    """How many texts each row of an Arrow column of texts, or of lists of texts, has; and the texts."""
+    import pyarrow as pa
+
+    valid = _valid(column)
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        offsets = _offsets(column)
+        counts = np.where(valid, np.diff(offsets), 0)
+        texts = _texts(column.values)
+        if valid.all():
+            wanted = slice(int(offsets[0]), int(offsets[-1]))
+            return counts, Texts(texts.begins[wanted], texts.ends[wanted], texts.data)
+        numbers = np.repeat(offsets[:-1] - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
+        return counts, Texts(texts.begins[numbers], texts.ends[numbers], texts.data)
+    texts = _texts(column)
+    if valid.all():
+        return np.ones(len(column), np.int64), texts
+    return valid.astype(np.int64), Texts(texts.begins[valid], texts.ends[valid], texts.data)
+
+
+def _texts(column: Any) -> Texts:
+    offsets, data = _offsets(column), column.buffers()[2]
+    return Texts(offsets[:-1], offsets[1:], np.frombuffer(b"\0" if data is None or not data.size else data, np.uint8))
+
+
+def _offsets(column: Any) -> NDArray[np.int64]:
+    import pyarrow as pa
+
+    kind = np.int64 if pa.types.is_large_list(column.type) or pa.types.is_large_string(column.type) else np.int32
+    buffer = column.buffers()[1]
+    if not len(column) or buffer is None:
+        return np.zeros(len(column) + 1, np.int64)
+    return np.frombuffer(buffer, kind, len(column) + 1, column.offset * np.dtype(kind).itemsize).astype(np.int64)
+
+
+def _valid(column: Any) -> NDArray[np.bool_]:
+    """Which rows of a column are not null."""
+    bitmap = column.buffers()[0]
+    if not column.null_count or bitmap is None:
+        return np.ones(len(column), np.bool_)
+    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")
+    return bits[column.offset : column.offset + len(column)].astype(np.bool_)
+
+
+def _spilled_from(document: dict[str, Any]) -> Spilled:
+    return Spilled(**document | {"damage": (), "holes": ()})
+
+
+# -- an expression that fails --------------------------------------------------------------------------------------
+
+
+class _Failure:
+    """Looks for the first message, in the order of the log, on which an expression fails.
+
+    Spark tells why, but not on which row: so halves are tried, until one message is left.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        session: SparkSession,
+        definitions: Sequence[Definition],
+        checked: Sequence[CheckedSql],
+        stretches: Sequence[Stretch],
+    ) -> None:
+        self._runner = runner
+        self._session = session
+        self._definitions = definitions
+        self._checked = checked
+        self._stretches = stretches
+
+    def told(self, error: StoreError) -> WhenceError:
+        """The same error, or what it means if an expression is at fault."""
+        if not _is_of_expression(error.__cause__):
+            return error
+        first = self._first(len(self._stretches), lambda begin, end: self._why(self._stretches[begin:end]))
+        if first is None:
+            return error
+        stretch = self._stretches[first]
+        rows = np.concatenate([each.rows["physical_offset"].copy() for each in stretch_rows(stretch)])
+        number = self._first(len(rows), lambda begin, end: self._why([stretch], (begin, end)))
+        if number is None:
+            return error
+        for definition, checked in zip(self._definitions, self._checked, strict=True):
+            why = self._why([stretch], (number, number + 1), [checked])
+            if why is not None:
+                return UsageError(
+                    f"field {definition.name}: its expression fails on the message at physical offset "
+                    f"{rows[number]}: {reason_of(why)}"
+                )
+        return error
+
+    def _first(self, count: int, fails: Callable[[int, int], BaseException | None]) -> int | None:
+        """The first of so many that fails; None if none does."""
+        begin, end = 0, count
+        if count == 0 or fails(begin, end) is None:
+            return None
+        while end - begin > 1:
+            middle = (begin + end) // 2
+            begin, end = (begin, middle) if fails(begin, middle) is not None else (middle, end)
+        return begin
+
+    def _why(
+        self,
+        stretches: Sequence[Stretch],
+        rows: tuple[int, int] | None = None,
+        checked: Sequence[CheckedSql] | None = None,
+    ) -> BaseException | None:
+        """Why an expression fails on these; None if it does not."""
+        expressions = self._checked if checked is None else checked
+        names = _columns_of(expressions)
+
+        def values(done: Accumulator[Done]) -> DataFrame:
+            read = _Read(tuple(stretches), names, done, rows)
+            return _values(self._session, expressions, names, read).mapInArrow(_drop, "told string")
+
+        try:
+            self._runner.collect("look for what fails", values, len(stretches))
+        except StoreError as error:
+            return error.__cause__ if _is_of_expression(error.__cause__) else None
+        return None
+
+
+def _is_of_expression(error: BaseException | None) -> bool:
+    """Whether an error of Spark's is of a query, and not of the machines or of Python."""
+    from pyspark.errors import PySparkException, PythonException
+
+    return (
+        isinstance(error, PySparkException)
+        and not isinstance(error, PythonException)
+        and error.getSqlState() is not None
+    )
+
+
+def _drop(batches: Iterator[Any]) -> Iterator[Any]:
+    """Have the values computed."""
+    for _ in batches:
+        pass
+    return iter(())

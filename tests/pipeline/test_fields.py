@@ -1,0 +1,317 @@
+"""Fields: with any number of tasks, at once or bit by bit, the files of a plain loop over the messages."""
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import whence
+from tests.field_maker import field_files
+from tests.lookup.judge import offsets
+from tests.pipeline.field_builds import EXPRESSIONS, build_fields, definition, field_of
+from tests.pipeline.test_build import QUEUE_FILE_SIZE
+from tests.store_maker import FILE_SIZE, make_store, message
+from whence.errors import UsageError, WhenceError
+from whence.files.disk import Disk
+from whence.pipeline import plan
+from whence.pipeline.jobs import wanted_fields
+from whence.store.field_claim import FieldClaim
+from whence.store.index_file import Shape
+from whence.store.message_store import Dialect
+from whence.store.sidecar import Sidecar, read_sidecar
+
+SMALL = {"shape": Shape(7, 20), "dialect": Dialect.V5_5, "queue_file_size": QUEUE_FILE_SIZE}
+WORDS = ["Paris", "Rome", "Aa", "BB", "x#y", "é", "a-rather-long-word-" * 20]
+MESSAGES = [
+    message(
+        body=" ".join(WORDS[number % len(WORDS) :][: number % 4]).encode(),
+        at=700 * number,
+        topic=f"T{number % 3}",
+        keys=f"k{number}",
+        sys_flag=0xC if number % 11 == 5 else 0,
+    )
+    for number in range(120)
+]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Nothing waits for the disk, and logs of some kilobytes are cut into many stretches."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: None)
+    monkeypatch.setattr(plan, "BLOCK_SIZE", 128)
+
+
+@pytest.fixture
+def made(tmp_path):
+    return make_store(tmp_path / "store", MESSAGES)
+
+
+def expected(made, sql, items=20, slots=7):
+    return field_files(made.records, EXPRESSIONS[sql], slots, items)
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 7, 40])
+def test_the_files_of_a_field_are_the_same_with_any_number_of_tasks(made, tmp_path, jobs):
+    built = build_fields(made.folder, tmp_path / "s", definition("words"), definition("first"), jobs=jobs, **SMALL)
+    assert field_of(tmp_path / "s", "words") == expected(made, "words")
+    assert field_of(tmp_path / "s", "first") == expected(made, "first")
+    assert {Path(file.path).parent.name for file in built.files} == {"index", "values"}
+    assert all(file.kind == "fields" and len(file.sha256) == 64 for file in built.files)
+    assert not (tmp_path / "s/work").exists()
+    claim = read_sidecar(tmp_path / "s").fields["words"]
+    assert (claim.sql, claim.session_zone, claim.ansi, claim.spark) == ("words", "UTC", True, "4.0.0")
+    assert claim.indexed == ((0, made.end_offset),)
+
+
+@given(
+    bodies=st.lists(st.text("ab é#", max_size=12), max_size=25),
+    topics=st.lists(st.sampled_from(["T", "é", "a#b", "long" * 20]), min_size=1, max_size=4),
+    slots=st.integers(1, 9),
+    items=st.integers(2, 9),
+    jobs=st.integers(1, 9),
+    parts=st.lists(st.integers(0, 25), max_size=3).map(sorted),
+)
+def test_a_field_that_grows_with_its_log_is_as_if_built_at_once(
+    tmp_path_factory, bodies, topics, slots, items, jobs, parts
+):
+    folder = tmp_path_factory.mktemp("fields")
+    messages = [
+        message(body=body.encode(), topic=topics[number % len(topics)], at=400 * number, keys="k")
+        for number, body in enumerate(bodies)
+    ]
+    settings = SMALL | {"shape": Shape(slots, items)}
+    made = make_store(folder / "store", messages)
+    for number, count in enumerate(part for part in parts if part <= len(messages)):
+        part = make_store(folder / f"part-{number}", messages[:count])
+        build_fields(part.folder, folder / "s", definition("words"), jobs=jobs, **settings)
+    build_fields(made.folder, folder / "s", definition("words"), jobs=jobs, **settings)
+    assert field_of(folder / "s", "words") == expected(made, "words", items, slots)
+    names = sorted(path.name for path in (folder / "s/fields/words/index").glob("*"))
+    assert list(read_sidecar(folder / "s").fields["words"].index_names) == names
+
+
+def test_only_what_is_new_is_evaluated(tmp_path):
+    part = make_store(tmp_path / "part", MESSAGES[:70])
+    build_fields(part.folder, tmp_path / "s", definition("words"), **SMALL)
+    made = make_store(tmp_path / "store", MESSAGES)
+    built = build_fields(made.folder, tmp_path / "s", definition("words"), definition("first"), **SMALL)
+    words, first = built.fields
+    assert (words.from_offset, first.from_offset) == (part.end_offset, 0)
+    assert words.new_items < words.items
+    assert words.to_offset == made.end_offset
+    again = build_fields(made.folder, tmp_path / "s", definition("words"), definition("first"), **SMALL)
+    assert (again.fields, again.files) == ((), ())
+
+
+def test_lookups_find_what_was_built(made, tmp_path):
+    build_fields(made.folder, tmp_path / "store.whence", definition("words"), **SMALL)
+    with whence.open(made.folder) as store:
+        for word in WORDS:
+            answer = store.find(field={"words": word}, limit=None)
+            found = [r.physical_offset for r in made.records if word in EXPRESSIONS["words"](r) and not r.is_rollback]
+            assert offsets(answer) == found[::-1] != []
+            assert answer.receipt.complete
+
+
+def test_a_message_may_have_more_values_than_fit_into_two_bytes(tmp_path):
+    made = make_store(tmp_path / "store", [message(keys="a"), message(keys="many"), message(keys="b")])
+    settings = SMALL | {"shape": Shape(1009, 50_000)}
+    build_fields(made.folder, tmp_path / "s", definition("many"), **settings)
+    names = read_sidecar(tmp_path / "s").fields["many"].index_names
+    assert len(names) == 2
+    assert field_of(tmp_path / "s", "many").keys() == {f"{kind}/{n}" for kind in ("index", "values") for n in names}
+    sizes = [(tmp_path / "s/fields/many/values" / name).stat().st_size for name in names]
+    assert sum(sizes) == 16 * (2 + 70_002)
+
+
+def test_a_field_without_values_has_no_files_and_is_indexed(made, tmp_path):
+    build_fields(made.folder, tmp_path / "s", definition("nothing"), **SMALL)
+    claim = read_sidecar(tmp_path / "s").fields["nothing"]
+    assert (claim.index_names, claim.indexed) == ((), ((0, made.end_offset),))
+    assert field_of(tmp_path / "s", "nothing") == {}
+
+
+# Built anew
+
+
+@pytest.mark.parametrize(
+    ("change", "how"),
+    [
+        ({"sql": "first"}, {}),
+        ({"zone": "Europe/Paris"}, {}),
+        ({"ansi": False}, {}),
+        ({}, {"version": "4.0.1"}),
+        ({}, {"rebuild": True}),
+    ],
+)
+def test_another_expression_session_or_spark_builds_a_field_anew(made, tmp_path, change, how):
+    build_fields(made.folder, tmp_path / "s", definition("words"), definition("other", "words"), **SMALL)
+    changed = definition("words", **{"sql": "words"} | change)
+    built = build_fields(made.folder, tmp_path / "s", changed, definition("other", "words"), **SMALL | how)
+    assert built.fields[-1].from_offset == 0
+    assert field_of(tmp_path / "s", "words") == expected(made, changed.sql)
+    assert field_of(tmp_path / "s", "other") == expected(made, "words")
+    claim = read_sidecar(tmp_path / "s").fields["words"]
+    assert (claim.sql, claim.session_zone, claim.ansi) == (changed.sql, changed.session_zone, changed.ansi)
+    if change:
+        assert [field.name for field in built.fields] == ["words"]
+
+
+@pytest.mark.parametrize("kind", ["index", "values"])
+@pytest.mark.parametrize("number", [0, -1])
+@pytest.mark.parametrize("how", ["gone", "cut"])
+def test_files_that_are_not_as_they_were_left_are_built_anew(made, tmp_path, kind, number, how):
+    build_fields(made.folder, tmp_path / "s", definition("words"), **SMALL)
+    path = sorted((tmp_path / "s/fields/words" / kind).iterdir())[number]
+    if how == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-16])
+    build_fields(made.folder, tmp_path / "s", definition("words"), **SMALL)
+    assert field_of(tmp_path / "s", "words") == expected(made, "words")
+
+
+def test_the_sidecar_of_another_log_gives_no_values(made, tmp_path):
+    other = make_store(tmp_path / "other", [message(body=b"Oslo", at=3 * n, keys="k") for n in range(50)])
+    build_fields(other.folder, tmp_path / "s", definition("words"), **SMALL)
+    build_fields(made.folder, tmp_path / "s", definition("words"), **SMALL)
+    assert field_of(tmp_path / "s", "words") == expected(made, "words")
+
+
+def test_fields_that_are_not_wanted_any_more_go_with_their_files(made, tmp_path):
+    build_fields(made.folder, tmp_path / "s", definition("words"), definition("first"), **SMALL)
+    (tmp_path / "s/fields/orphan/index").mkdir(parents=True)
+    built = build_fields(made.folder, tmp_path / "s", definition("first"), **SMALL)
+    assert built.fields == ()
+    assert [path.name for path in (tmp_path / "s/fields").iterdir()] == ["first"]
+    assert list(read_sidecar(tmp_path / "s").fields) == ["first"]
+
+
+# What the log lost
+
+
+def test_a_gap_of_the_log_is_no_part_of_what_is_indexed(tmp_path):
+    made = make_store(tmp_path / "store", MESSAGES)
+    made.log_files[2].unlink()
+    build_fields(made.folder, tmp_path / "s", definition("words"), **SMALL)
+    claim = read_sidecar(tmp_path / "s").fields["words"]
+    assert claim.indexed == ((0, 2 * FILE_SIZE), (3 * FILE_SIZE, made.end_offset))
+    left = [r for r in made.records if not 2 * FILE_SIZE <= r.physical_offset < 3 * FILE_SIZE]
+    assert field_of(tmp_path / "s", "words") == field_files(left, EXPRESSIONS["words"], 7, 20)
+
+
+def test_what_of_a_log_has_expired_stays_in_the_files_of_a_field(tmp_path):
+    made = make_store(tmp_path / "store", MESSAGES[:80])
+    build_fields(made.folder, tmp_path / "s", definition("words"), **SMALL)
+    grown = make_store(tmp_path / "grown", MESSAGES)
+    grown.log_files[0].unlink()
+    build_fields(grown.folder, tmp_path / "s", definition("words"), **SMALL)
+    assert field_of(tmp_path / "s", "words") == expected(grown, "words")
+    assert read_sidecar(tmp_path / "s").fields["words"].indexed == ((0, grown.end_offset),)
+
+
+# Killed at any step
+
+
+class DyingDisk(Disk):
+    """Dies before its ``left``-th rename, replacement or removal."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def _step(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._step()
+        super().rename(source, target)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        self._step()
+        super().replace(path, data)
+
+    def remove(self, path: Path) -> None:
+        self._step()
+        super().remove(path)
+
+
+@pytest.mark.parametrize("change", [None, "words", "first"])
+def test_a_build_that_is_killed_at_any_step_leaves_answers_right_and_is_gone_on_with(tmp_path, change):
+    """``change``: what the field is before; None if it is not there."""
+    part = make_store(tmp_path / "store", MESSAGES[:70])
+    sidecar = tmp_path / "store.whence"
+    if change is not None:
+        build_fields(part.folder, sidecar, definition("f", change), **SMALL)
+    shutil.copytree(tmp_path, tmp_path / "begun")
+    shutil.rmtree(part.folder)
+    made = make_store(tmp_path / "store", MESSAGES)
+    for left in range(100):
+        shutil.rmtree(sidecar, ignore_errors=True)
+        if change is not None:
+            shutil.copytree(tmp_path / "begun/store.whence", sidecar)
+        try:
+            build_fields(made.folder, sidecar, definition("f", "words"), disk=DyingDisk(left), **SMALL)
+            break
+        except KeyboardInterrupt:
+            check_answers(made, sidecar, change)
+        build_fields(made.folder, sidecar, definition("f", "words"), **SMALL)
+        assert field_of(sidecar, "f") == expected(made, "words")
+    else:
+        pytest.fail("it was always killed")
+    assert left > 5
+
+
+def check_answers(made, sidecar, change):
+    """What is found is right by the old expression or by the new one; and all, where the answer says so."""
+    known = read_sidecar(sidecar)
+    if known is None or "f" not in known.fields:
+        return
+    assert known.fields["f"].sql in (change, "words")
+    meant = EXPRESSIONS[known.fields["f"].sql]
+    with whence.open(made.folder) as store:
+        for word in ("Rome", "P"):
+            answer = store.find(field={"f": word}, limit=None)
+            right = [r.physical_offset for r in made.records if word in meant(r) and not r.is_rollback][::-1]
+            assert set(offsets(answer)) <= set(right)
+            assert offsets(answer) == right or not answer.receipt.complete
+
+
+# What a user asks for
+
+
+def claim_of(sql):
+    return FieldClaim(sql, "UTC", True, "4.0.0", 7, 20)
+
+
+KNOWN = Sidecar(Dialect.V5_5, 7, 20, 200, fields={"a": claim_of("x"), "b": claim_of("y")})
+
+
+@pytest.mark.parametrize(
+    ("known", "asked", "wanted"),
+    [
+        (None, {}, {}),
+        (None, {"a": "x"}, {"a": "x"}),
+        (KNOWN, {}, {"a": "x", "b": "y"}),
+        (KNOWN, {"a": "z"}, {"a": "z", "b": "y"}),
+        (KNOWN, {"c": "z"}, {"a": "x", "b": "y", "c": "z"}),
+        (KNOWN, {"a": ""}, {"b": "y"}),
+        (KNOWN, {"a": " ", "b": "z"}, {"b": "z"}),
+    ],
+)
+def test_fields_that_are_known_stay_and_an_empty_expression_drops_one(known, asked, wanted):
+    assert wanted_fields(known, asked) == wanted
+
+
+@pytest.mark.parametrize("asked", [{"A": "x"}, {"../a": "x"}, {"c": ""}, {"": "x"}])
+def test_what_can_be_no_field_is_wrong_use(asked):
+    with pytest.raises(UsageError):
+        wanted_fields(KNOWN, asked)
+    with pytest.raises(WhenceError):
+        wanted_fields(replace(KNOWN, fields={}), asked)

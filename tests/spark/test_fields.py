@@ -1,0 +1,271 @@
+"""Fields on real Spark: expressions are Spark's, files are those of a plain loop over the messages."""
+
+import json
+import shutil
+import zlib
+from pathlib import Path
+
+import pytest
+
+import whence
+from tests.field_maker import field_files
+from tests.lookup.judge import offsets
+from tests.pipeline.field_builds import field_of
+from tests.reference import read_log
+from whence.door import build_store
+from whence.errors import UsageError
+from whence.pipeline.field_evaluation import Definition, Evaluator
+from whence.pipeline.field_sql import FUNCTIONS, check_sql
+from whence.pipeline.runner import Runner
+from whence.store.message_columns import COLUMNS
+from whence.store.sidecar import read_sidecar
+
+pytestmark = pytest.mark.slow
+
+SLOTS, ITEMS = 31, 60
+COUNT = 300
+COMPRESSED = 0x1
+
+
+def body_of(number: int) -> bytes:
+    if number % 50 == 7:
+        return b"\xff\xfe no JSON"
+    document = {"order": number // 3, "items": [{"sku": f"s{number % 5}"}, {"sku": f"s{number % 3}"}, {}]}
+    if number % 4 == 0:
+        document["note"] = "" if number % 8 else "größer\u0000"
+    return json.dumps(document).encode()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A store that a broker might have left; tests take copies."""
+    folder = tmp_path_factory.mktemp("fields") / "store"
+    with whence.create(folder, file_size=32768, slots=SLOTS, items=ITEMS, queue_file_size=400) as store:
+        for number in range(COUNT):
+            body, flag = body_of(number), 0
+            if number % 10 == 3:
+                body, flag = zlib.compress(body), COMPRESSED
+            store.append(
+                f"T{number % 3}",
+                body,
+                keys=[f"k{number}", "every"],
+                tags=None if number % 2 else "even",
+                sys_flag=flag,
+            )
+    (folder / "whence.json").unlink()
+    return folder
+
+
+@pytest.fixture
+def store(made, tmp_path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "store"))
+
+
+def document_of(record) -> dict:
+    body = zlib.decompress(record.stored_body) if record.sys_flag & COMPRESSED else record.stored_body
+    try:
+        return json.loads(body)
+    except ValueError:
+        return {}
+
+
+def orders(record):
+    return [str(document_of(record)["order"])] if document_of(record) else []
+
+
+def skus(record):
+    return [item["sku"] for item in document_of(record).get("items", []) if "sku" in item]
+
+
+def notes(record):
+    return [document_of(record)["note"]] if "note" in document_of(record) else []
+
+
+ORDER = "get_json_object(cast(body as string), '$.order')"
+SKUS = "from_json(cast(body as string), 'items array<struct<sku:string>>').items.sku"
+FIELDS = {
+    "order": (ORDER, orders),
+    "sku": (SKUS, skus),
+    "note": ("get_json_object(cast(body as string), '$.note')", notes),
+    "body": ("body", lambda record: [_text(record)]),
+    "keys": ("keys", lambda record: record.key_tokens),
+    "even": ("tags = 'even'", lambda record: ["true"] if record.tags else []),
+    "hour": ("date_format(store_time, 'yyyy HH')", None),
+    "constant": ("'x'", lambda record: ["x"]),
+    "none": ("cast(null as string)", lambda record: []),
+    "place": ("physical_offset", lambda record: [str(record.physical_offset)]),
+}
+
+
+def _text(record) -> str:
+    body = zlib.decompress(record.stored_body) if record.sys_flag & COMPRESSED else record.stored_body
+    return body.decode("utf-8", "replace")
+
+
+def test_fields_are_built_as_spark_evaluates_them(spark, store):
+    sidecar = store.with_name("store.whence")
+    built = build_store(store, fields={name: sql for name, (sql, _) in FIELDS.items()}, jobs=3, with_sums=True)
+    records = read_log(store)
+    for name, (_, values) in FIELDS.items():
+        if values is not None:
+            assert field_of(sidecar, name) == field_files(records, values, SLOTS, ITEMS), name
+    told = {field.name: field for field in built.fields}
+    assert told["order"].items == told["order"].new_items == sum(len(orders(record)) for record in records)
+    claim = read_sidecar(sidecar).fields["order"]
+    assert (claim.sql, claim.ansi, claim.spark) == (ORDER, True, spark.version)
+    assert claim.session_zone == spark.conf.get("spark.sql.session.timeZone")
+    with whence.open(store) as opened:
+        answer = opened.find(field={"order": "41", "sku": "s2"})
+        assert offsets(answer) == [
+            r.physical_offset for r in reversed(records) if "41" in orders(r) and "s2" in skus(r)
+        ]
+        assert answer.messages and answer.receipt.complete
+    assert build_store(store).files == ()
+
+
+def test_a_field_goes_on_with_its_log_and_is_dropped_when_asked(spark, made, tmp_path):
+    store = Path(shutil.copytree(made, tmp_path / "store"))
+    sidecar = store.with_name("store.whence")
+    last = sorted((store / "commitlog").iterdir())[-1]
+    shutil.move(last, tmp_path / "kept")
+    build_store(store, fields={"order": ORDER})
+    shutil.move(tmp_path / "kept", last)
+    built = build_store(store, jobs=5)
+    assert [field.name for field in built.fields] == ["order"]
+    assert built.fields[0].from_offset > 0
+    assert field_of(sidecar, "order") == field_files(read_log(store), orders, SLOTS, ITEMS)
+    build_store(store, fields={"order": ""})
+    assert read_sidecar(sidecar).fields == {} and not list((sidecar / "fields").iterdir())
+
+
+def test_an_expression_that_fails_names_the_first_message_it_fails_on(spark, store):
+    records = read_log(store)
+    failing = [record for record in records if document_of(record).get("order") == 41]
+    with pytest.raises(UsageError) as told:
+        build_store(store, fields={"a": ORDER, "b": f"100 / ({ORDER} - 41)"}, jobs=4)
+    assert f"field b: its expression fails on the message at physical offset {failing[0].physical_offset}: " in str(
+        told.value
+    )
+    assert "DIVIDE_BY_ZERO" in str(told.value)
+    sidecar = read_sidecar(store.with_name("store.whence"))
+    assert sidecar.indexed and not sidecar.fields
+    assert not (store.with_name("store.whence") / "work").exists()
+
+
+@pytest.fixture(scope="module")
+def evaluator(spark) -> Evaluator:
+    return Evaluator(spark, Runner(spark))
+
+
+REFUSED = {
+    "rand()": "rand",
+    "uuid()": "uuid",
+    "current_date": "there is no column current_date",
+    "current_timestamp()": "current_timestamp",
+    "now()": "now",
+    "unix_timestamp()": "present time",
+    "date 'today'": "present time",
+    "cast('now' as timestamp) > store_time": "always give the same",
+    "to_date(' Yesterday ')": "always give the same",
+    "store_time > concat('to', 'day')": "always give the same",
+    "reflect('java.lang.Runtime', 'getRuntime')": "reflect",
+    "java_method('java.lang.Math', 'abs', 1)": "java_method",
+    "try_reflect('a', 'b')": "try_reflect",
+    "input_file_name()": "input_file_name",
+    "monotonically_increasing_id()": "monotonically_increasing_id",
+    "spark_partition_id()": "spark_partition_id",
+    "from_xml(tags, 'a int', map('rowValidationXSDPath', '/etc/passwd'))": "from_xml",
+    "from_protobuf(body, 'A', '/etc/passwd')": "from_protobuf",
+    "session_user": "there is no column",
+    "version()": "version",
+    "(select 1)": "scalar subquery",
+    "exists (select 1)": "not on the list",
+    "size in (select 1)": "not on the list",
+    "sum(size)": "sum",
+    "first(tags)": "aggregate",
+    "row_number() over (order by size)": "window",
+    "explode(keys)": "explode",
+    "identifier('rand')()": "not on the list",
+    "default.upper(tags)": "default.upper",
+    "transform(keys, x -> current_date)": "there is no column current_date",
+    "concat(transform(keys, now -> now)[0], transform(keys, x -> now)[0])": "there is no column now",
+    "my_function(tags)": "my_function",
+    "nosuch": "there is no column nosuch",
+    "*": "not on the list",
+    ":x": "not on the list",
+    "tags as a, size": "Spark does not understand",
+    "1; drop table x": "Spark does not understand",
+    "tags, size": "Spark does not understand",
+    "upper(": "Spark does not understand",
+    "upper(tags, size)": "Spark does not understand",
+    "properties": "no text is made",
+    "struct(tags)": "no text is made",
+    "array(array(1))": "no text is made",
+    "parse_json(tags)": "no text is made",
+    "": "has 0 characters",
+    "x" * 5000: "has 5000 characters",
+}
+
+
+def test_expressions_that_depend_on_more_than_the_message_are_refused(spark, evaluator):
+    spark.udf.register("my_function", lambda text: text)
+    for sql, why in REFUSED.items():
+        with pytest.raises(UsageError, match=f"(?s)field f: .*{why}") as told:
+            evaluator.check(Definition("f", sql, "UTC", True))
+        assert "\n" not in str(told.value) and len(str(told.value)) < 900
+
+
+ALLOWED = {
+    ORDER: ("body",),
+    SKUS: ("body",),
+    "lower(topic) || '-' || coalesce(tags, '?')": ("topic", "tags"),
+    "case when size > 5 and tags is not null then keys[0] else properties['a'] end": (
+        "keys",
+        "tags",
+        "size",
+        "properties",
+    ),
+    "transform(filter(keys, k -> k like 'k%'), (k, i) -> k || i || topic)": ("topic", "keys"),
+    "extract(hour from store_time)": ("store_time",),
+    "tags = 'today'": ("tags",),
+    "try_cast(substring(tags from 1 for 2) as decimal(10, 2))": ("tags",),
+    "variant_get(try_parse_json(cast(body as string)), '$.a', 'string')": ("body",),
+    "xpath_string(cast(body as string), 'a/b')": ("body",),
+    "timestamp_millis(born_timestamp_ms) - interval 1 day": ("born_timestamp_ms",),
+    "queue_offset % 7 in (1, 2) or not (queue between 1 and 3)": ("queue", "queue_offset"),
+    "named_struct('a', unique_id).a": ("unique_id",),
+    "1": (),
+}
+
+
+def test_expressions_over_a_message_are_allowed_and_their_columns_known(evaluator):
+    for sql, columns in ALLOWED.items():
+        assert evaluator.check(Definition("f", sql, "UTC", True)).columns == columns, sql
+    every = "concat_ws(' ', keys, " + ", ".join(f"cast({name} as string)" for name in COLUMNS if name != "keys") + ")"
+    assert evaluator.check(Definition("f", every, "UTC", True)).columns == tuple(COLUMNS)
+
+
+def test_functions_that_are_allowed_are_sparks_own(spark):
+    there = {row[0] for row in spark.newSession().sql("show system functions").collect()}
+    assert not FUNCTIONS - there
+    assert not FUNCTIONS & {"reflect", "java_method", "rand", "now", "explode", "sum", "input_file_name"}
+
+
+def test_zone_and_ansi_mode_are_those_of_the_definition(spark, evaluator, store, tmp_path):
+    session = evaluator._session(Definition("f", "1", "Asia/Tokyo", False))
+    assert session.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+    assert session.conf.get("spark.sql.ansi.enabled") == "false"
+    with pytest.raises(UsageError, match=r"field f: spark\.sql\.session\.timeZone cannot be 'nowhere'"):
+        check_sql(evaluator._session(Definition("f", "1", "nowhere", True)), "f", "1")
+    build_store(store, fields={"hour": "date_format(store_time, 'yyyy-MM-dd HH z')"})
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        assert build_store(store).fields == ()
+        assert build_store(store, fields={"hour": "date_format(store_time, 'yyyy-MM-dd HH z')"}).fields == ()
+        (field,) = build_store(store, fields={"day": "date_format(store_time, 'yyyy-MM-dd z')"}).fields
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    kept = read_sidecar(store.with_name("store.whence")).fields
+    assert field.name == "day"
+    assert (kept["hour"].session_zone, kept["day"].session_zone) == (zone, "Asia/Tokyo")
