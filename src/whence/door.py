@@ -259,6 +259,7 @@ def export_store(
     *,
     format: str = "parquet",
     question: Asked | None = None,
+    keys: Keys | None = None,
     where: str | None = None,
     rebuild: bool = False,
     watcher: Watcher | None = None,
@@ -268,9 +269,11 @@ def export_store(
     """Write messages of a store to files in the folder ``target``, on Spark.
 
     ``format`` is ``parquet``, ``jsonl``, ``csv`` or ``bulk``. ``question`` has the arguments of :meth:`Store.find`;
-    without one, all messages are written but those of system topics. ``where`` is an expression of Spark SQL over the
-    columns of docs/spark.md. ``rebuild`` replaces another export that is there.
+    without one, all messages are written but those of system topics. ``keys`` may be very many, as those of
+    :meth:`Store.find_many`. ``where`` is an expression of Spark SQL over the columns of docs/spark.md. ``rebuild``
+    replaces another export that is there.
     """
+    from whence.lookup.asked_keys import read_keys
     from whence.pipeline.export import ExportOptions, export_messages
     from whence.pipeline.export_files import Format
 
@@ -288,7 +291,7 @@ def export_store(
     with _open_folder(
         folder, asked.get("out"), asked.get("slots"), asked.get("items"), asked.get("dialect")
     ) as store:
-        return export_messages(store, put, options, watcher)
+        return export_messages(store, put, options, watcher, () if keys is None else tuple(read_keys(keys)))
 
 
 def _job_options(asked: JobAsked) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from whence.errors import LockedError, UsageError
 from whence.files.lock import StoreLock
 from whence.formats.rocketmq.message import Message
 from whence.lookup.answer import as_json, message_to_dict
+from whence.lookup.asked_keys import read_keys
 from whence.lookup.question import make_question
 from whence.pipeline import export_files
 from whence.pipeline.export import Exported, ExportOptions, Tools, export_with
@@ -64,9 +65,10 @@ def export(store: Path, target: Path, *, tools: Any = plain_tools, **given: Any)
     names = ("format", "rebuild", "jobs", "part_size")
     options = {name: given.pop(name) for name in names if name in given}
     options["format"] = Format(options.get("format", "parquet"))
+    keys = tuple(read_keys(given.pop("keys", [])))
     with open_folder(store) as opened:
         question = make_question(0, **given)
-        return export_with(opened, question, ExportOptions(target=target, **options), tools)
+        return export_with(opened, question, ExportOptions(target=target, **options), tools, keys)
 
 
 @pytest.fixture
@@ -222,6 +224,24 @@ def test_a_question_exports_what_find_finds(made, tmp_path, question, is_built):
     assert lines == [message_to_dict(each, body=True) for each in answer]
     assert exported.receipt.complete
     assert exported.receipt.searched_to_offset == made.end_offset
+
+
+@pytest.mark.parametrize("is_built", [False, True])
+def test_very_many_keys_export_what_few_would(made, tmp_path, is_built):
+    if is_built:
+        build_index(made)
+    keys = [f"k{number}" for number in range(3, 20_000)]
+    exported = export(made.folder, tmp_path / "many", format="jsonl", topic="orders", keys=keys)
+    export(
+        made.folder, tmp_path / "few", format="jsonl", topic="orders", key=[f"k{number}" for number in range(3, 9)]
+    )
+    many, few = files_of(tmp_path / "many"), files_of(tmp_path / "few")
+    assert many.pop("_export.json") != few.pop("_export.json")
+    assert many == few and exported.messages
+    told = json.loads((tmp_path / "many" / "_export.json").read_text())["question"]
+    assert told["keys"] == len(keys) and len(told["keys_sha256"]) == 64
+    with pytest.raises(UsageError, match="cannot be asked together"):
+        export(made.folder, tmp_path / "other", keys=keys, offset=0)
 
 
 class TestASecondRun:

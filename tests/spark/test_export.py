@@ -121,6 +121,15 @@ def test_the_command_tells_what_it_made(spark, store, tmp_path, capsys):
     assert "It is complete" in text
     assert main(["export", str(store), "-o", str(tmp_path / "out"), "--quiet"]) == 0
     assert capsys.readouterr().out == ""
+    keys = [key for each in found(store) for key in each.keys]
+    (tmp_path / "keys").write_text("\n".join(keys) + "\n")
+    (tmp_path / "more").write_text("\n".join([*keys, *(f"no-{number}" for number in range(20_000))]))
+    for name in ("keys", "more"):
+        arguments = ["export", str(store), "-o", str(tmp_path / f"of-{name}"), "--keys-from", str(tmp_path / name)]
+        assert main([*arguments, "--format", "jsonl", "--quiet"]) == 0
+        assert lines_of(tmp_path / f"of-{name}") == [
+            as_json(message_to_dict(each, body=True)) for each in found(store) if each.keys
+        ]
     assert main(["export", str(store), "-o", str(tmp_path / "out"), "--topic", "other"]) == 2
     assert "holds another export" in capsys.readouterr().err
 

@@ -242,11 +242,11 @@ def export(given: Namespace) -> Status:
     from whence.door import export_store
 
     asked = {name: getattr(given, name) for name in ("target", "format", "where", "rebuild")}
-    question = {name: getattr(given, name) for name in (*QUESTION, "system_topics", "scan", "no_scan")}
-    exported = _run_job(given, export_store, exported_text, question=question | {"key": given.keys}, **asked)
-    if exported.receipt.complete:
-        return Status.DONE
-    return Status.DAMAGE if exported.receipt.damaged else Status.INCOMPLETE
+    with _keys_of_file(given) as keys:
+        question = {name: getattr(given, name) for name in (*QUESTION, "system_topics", "scan", "no_scan")}
+        question["key"] = given.keys
+        exported = _run_job(given, export_store, exported_text, question=question, keys=keys, **asked)
+    return status_of_receipt(exported.receipt, is_empty=False)
 
 
 def demo(given: Namespace) -> Status:
@@ -308,6 +308,23 @@ def _keys_of_rows(given: Namespace, chosen: str) -> Iterator[Keys | None]:
             raise UsageError(f"{given.keys_from} has more than {KEYS_MAX} keys; --rows key answers them")
         if few is not None:
             given.keys = _some(few, given)
+        yield lines if few is None else None
+
+
+@contextmanager
+def _keys_of_file(given: Namespace) -> Iterator[Keys | None]:
+    """The keys of a file, if they are too many for a question; else they are among those that were given."""
+    if given.keys_from is None:
+        yield None
+        return
+    from whence.cli.many import open_keys
+    from whence.lookup.asked_keys import KeyLines
+    from whence.lookup.question import KEYS_MAX
+
+    with open_keys(given.keys_from) as file:
+        lines = KeyLines(file, given.keys or ())
+        few = lines.all_of(KEYS_MAX)
+        given.keys = None if few is None else _some(few, given)
         yield lines if few is None else None
 
 

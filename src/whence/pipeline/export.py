@@ -11,6 +11,7 @@ was asked, what was searched and whether that was complete, and each file with i
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import time
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -30,6 +31,8 @@ from whence.files.folder import is_file, is_folder
 from whence.files.mapped_file import read_whole
 from whence.formats.own_json import decode_own_json
 from whence.lookup.answer import Receipt
+from whence.lookup.asked_keys import AskedKeys, read_keys
+from whence.lookup.many_answer import ManySearch
 from whence.lookup.question import Question, ScanMode
 from whence.lookup.search import find_offsets
 from whence.pipeline.export_files import ExportedFile, Format
@@ -49,6 +52,9 @@ from whence.pipeline.stream_plan import StreamPlan
 from whence.pipeline.task_runner import CountedRunner, TaskRunner
 from whence.store.damage import Damage
 from whence.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 FOLDER = "export"  # of the work folder: what is published
 RECEIPT = "_export.json"  # who reads the folder as a table passes over what begins with "_"
@@ -136,9 +142,13 @@ class Tools(NamedTuple):
 
 
 def export_messages(
-    store: MessageStore, question: Question, options: ExportOptions, watcher: Watcher | None = None
+    store: MessageStore,
+    question: Question,
+    options: ExportOptions,
+    watcher: Watcher | None = None,
+    keys: Sequence[AskedKeys] = (),
 ) -> Exported:
-    """Export the messages of a store that answer a question, on Spark."""
+    """Export the messages of a store that answer a question, and bear one of the keys if there are some, on Spark."""
 
     @contextmanager
     def open_tools() -> Iterator[Tools]:
@@ -148,7 +158,7 @@ def export_messages(
             runner = Runner(spark, watcher)
             yield Tools(runner, Where(spark, runner))
 
-    return export_with(store, question, options, open_tools)
+    return export_with(store, question, options, open_tools, tuple(keys))
 
 
 def export_with(
@@ -156,16 +166,17 @@ def export_with(
     question: Question,
     options: ExportOptions,
     open_tools: Callable[[], AbstractContextManager[Tools]],
+    keys: tuple[AskedKeys, ...] = (),
 ) -> Exported:
     """The same with tools that are opened when all else is ready."""
     question = replace(question, limit=None, cursor=None, oldest_first=True)
     disk = Disk()
     with _aside(store, options.target, disk) as work:
         asked: dict[str, Any] = {"store": str(store.folder.resolve()), "format": options.format}
-        asked |= {"question": question.to_dict(), "where": options.where}
+        asked |= {"question": shown_question(question, keys), "where": options.where}
         _check_target(options.target, asked, rebuild=options.rebuild)
         with open_tools() as tools:
-            exported = Export(store, question, options, tools, work, disk).run()
+            exported = Export(store, question, keys, options, tools, work, disk).run()
         _publish(work / FOLDER, options.target, exported, disk)
     return exported
 
@@ -180,6 +191,7 @@ class Export:
         self,
         store: MessageStore,
         question: Question,
+        keys: tuple[AskedKeys, ...],
         options: ExportOptions,
         tools: Tools,
         work: Path,
@@ -188,6 +200,8 @@ class Export:
         self._store = store
         self._log = store.commit_log
         self._question = question
+        self._keys = keys
+        self._is_lookup = bool(keys) or needs_lookup(question)
         self._options = options
         self._tools = tools
         self._runner = CountedRunner(tools.runner)
@@ -198,7 +212,7 @@ class Export:
         """Have all files made and put them where they belong."""
         started = time.monotonic()
         row_filter = RowFilter.of(self._question)
-        receipt, parts = self._found() if needs_lookup(self._question) else self._all()
+        receipt, parts = self._found() if self._is_lookup else self._all()
         size = sum(part.size for part in parts if part.offsets is None)
         if self._options.where is not None:
             folder = self._work / "where"
@@ -206,14 +220,14 @@ class Export:
             parts, damage = self._tools.where(parts, row_filter, self._options.where, folder)
             receipt.damage += damage
         done = self._make(parts, row_filter)
-        if not needs_lookup(self._question):
+        if not self._is_lookup:
             self._finish(receipt, done, size)
         files = self._place([file for part in done for file in part.files])
         return Exported(
             target=self._options.target,
             format=self._options.format,
             store=str(self._store.folder.resolve()),
-            question=self._question.to_dict(),
+            question=shown_question(self._question, self._keys),
             where=self._options.where,
             files=tuple(sorted(files, key=lambda file: file.target)),
             without_folder=tuple(sorted({topic for part in done for topic in part.without_folder})),
@@ -225,14 +239,34 @@ class Export:
 
     def _found(self) -> tuple[Receipt, list[Part]]:
         """What an index, a queue or an offset leads to."""
-        found, receipt = find_offsets(self._store, self._question)
-        blocks: dict[tuple[int, int], list[int]] = {}
-        for offset in found:
-            blocks.setdefault(self._block_of(offset), []).append(offset)
+        found, receipt = self._with_keys() if self._has_only_keys() else self._looked_up()
+        bases = np.array(self._log.bases, np.int64)[np.searchsorted(self._log.bases, found, "right") - 1]
+        blocks = np.stack([bases, found // self._options.part_size])
+        begins = np.flatnonzero(np.diff(blocks, axis=1, prepend=-1).any(axis=0)).tolist()
         return receipt, [
-            self._part(number, block, (), np.array(offsets, np.int64).tobytes())
-            for number, (block, offsets) in enumerate(blocks.items())
+            self._part(number, int(bases[begin]), (), found[begin:end].tobytes())
+            for number, (begin, end) in enumerate(zip(begins, [*begins[1:], len(found)], strict=True))
         ]
+
+    def _has_only_keys(self) -> bool:
+        others = (self._question.id, self._question.offset, self._question.queue_offset)
+        is_alone = not self._question.fields and all(asked is None for asked in others)
+        if self._keys and not is_alone:
+            raise UsageError("very many keys cannot be asked together with an id, an offset or a field")
+        return bool(self._keys or self._question.keys) and is_alone
+
+    def _with_keys(self) -> tuple[NDArray[np.int64], Receipt]:
+        """The messages that bear one of the keys, few or very many."""
+        keys = self._keys or tuple(read_keys(self._question.keys))
+        while True:
+            search = ManySearch([self._store], self._question)
+            found = [part.rows["physical_offset"] for part in search.parts(keys)]
+            if not search.is_doubtful:
+                return np.unique(np.concatenate(found)).astype(np.int64), search.receipt
+
+    def _looked_up(self) -> tuple[NDArray[np.int64], Receipt]:
+        found, receipt = find_offsets(self._store, self._question)
+        return np.array(found, np.int64), receipt
 
     def _all(self) -> tuple[Receipt, list[Part]]:
         """All of the log, or what time blocks leave of it."""
@@ -244,25 +278,21 @@ class Export:
         blocks: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for stretch in self._store.window_stretches(since_ms, until_ms):
             for piece in plan.cut_between(stretch[0], min(stretch[1], end), self._options.part_size):
-                blocks.setdefault(self._block_of(piece[0]), []).append(piece)
+                base = self._log.base_of(piece[0])
+                assert base is not None, "it was there a moment ago"
+                blocks.setdefault((base, piece[0] // self._options.part_size), []).append(piece)
         receipt = Receipt(
             searched_from_offset=begin,
             searched_to_offset=end,
             topics_from="log" if question.topic is None else "question",
         )
-        parts = [self._part(number, block, tuple(blocks[block])) for number, block in enumerate(blocks)]
+        parts = [self._part(number, block[0], tuple(blocks[block])) for number, block in enumerate(blocks)]
         return receipt, parts
 
-    def _block_of(self, offset: int) -> tuple[int, int]:
-        """The file of the log in which a message begins, and the block."""
-        base = self._log.base_of(offset)
-        assert base is not None, "it was there a moment ago"
-        return base, offset // self._options.part_size
-
     def _part(
-        self, number: int, block: tuple[int, int], pieces: tuple[tuple[int, int], ...], offsets: bytes | None = None
+        self, number: int, base: int, pieces: tuple[tuple[int, int], ...], offsets: bytes | None = None
     ) -> Part:
-        return Part(number, str(self._log.path_of(block[0])[0]), block[0], pieces, offsets)
+        return Part(number, str(self._log.path_of(base)[0]), base, pieces, offsets)
 
     def _make(self, parts: Sequence[Part], row_filter: RowFilter) -> list[ExportedPart]:
         """Have tasks write the files of all parts."""
@@ -293,6 +323,18 @@ class Export:
         receipt.damage += [damage for part in done for damage in part.damage]
         receipt.damage += [damage for _, _, damage in self._log.damage(receipt.searched_to_offset)]
         receipt.complete = not any(damage.kind.hides_messages for damage in receipt.damage)
+
+
+def shown_question(question: Question, keys: Sequence[AskedKeys]) -> dict[str, Any]:
+    """A question as JSON shows it; of very many keys their number and their sum."""
+    shown = question.to_dict()
+    if keys:
+        digest = hashlib.sha256()
+        for piece in keys:
+            digest.update(piece.data.tobytes())
+            digest.update(piece.starts.tobytes())
+        shown |= {"keys": sum(map(len, keys)), "keys_sha256": digest.hexdigest()}
+    return shown
 
 
 def needs_lookup(question: Question) -> bool:
