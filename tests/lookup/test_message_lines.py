@@ -33,6 +33,7 @@ SCHEMA = pa.schema(
         ("properties", pa.map_(pa.string(), pa.string())),
         ("body", pa.binary()),
         ("body_size", pa.int32()),
+        ("sys_flag", pa.int32()),
     ]
 )
 
@@ -77,6 +78,7 @@ ROW = st.fixed_dictionaries(
         "properties": st.dictionaries(TEXT, TEXT, max_size=3),
         "body": BODY,
         "body_size": I32,
+        "sys_flag": st.sampled_from([0, 1, 4, 8, 0x31]),  # no rollback
     }
 )
 ROWS = st.lists(ROW, min_size=1, max_size=8)
@@ -136,19 +138,21 @@ def test_csv_lines_are_read_back_as_those_of_find(rows, data):
 
 
 def test_the_messages_of_a_store_are_written_as_find_writes_them(golden):
-    """And those whose body cannot be decompressed."""
+    """And those whose columns do not tell all: a body that cannot be decompressed, the unique id of a rollback."""
     import whence
     from tests.golden import ANSWERED
 
     with whence.open(golden(ANSWERED[0]).store) as store:
         messages = store.find(since=0, limit=None, oldest_first=True, system_topics=True).messages
     rows = [
-        {name: getattr(message, name) for name in message_lines.COLUMNS}
+        {name: getattr(message, name) for name in message_lines.LINE_COLUMNS}
         | {"keys": list(message.keys), "properties": message.properties}
         for message in messages
     ]
     for number in (0, 3, 4, len(rows) - 1):
         rows[number]["body"] = None
+    for number in (1, 2, 6):
+        rows[number] |= {"unique_id": None, "sys_flag": rows[number]["sys_flag"] | 0xC}
     by_offset = {message.physical_offset: message for message in messages}
     lines = text_of(message_lines.json_lines(batch_of(rows), by_offset.__getitem__))
     assert lines == "".join(as_json(message_to_dict(message, body=True)) + "\n" for message in messages)

@@ -6,8 +6,9 @@
 
     json_rows, csv_rows    the same for batches of any columns of messages, in their order; csv_head names them
 
-JSON is in ASCII, CSV in UTF-8. A body that is not UTF-8 is written as base64. One that could not be decompressed,
-which is null in the column, is written as it is stored; those few messages are read again, one by one.
+JSON is in ASCII, CSV in UTF-8. A body that is not UTF-8 is written as base64. A few messages are read again alone:
+those whose body could not be decompressed, which is null in the column and written as it is stored; and rollbacks,
+whose unique id is null in the column, for no index has it, and is shown all the same.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from whence.formats.rocketmq.message import Message
+from whence.formats.rocketmq.sys_flag import TRANSACTION_MASK, Transaction
 from whence.kernels import texts as kernels
 from whence.lookup.answer import MESSAGE_FIELDS, as_json, csv_fields, message_to_dict
 
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COLUMNS = tuple(name for name in MESSAGE_FIELDS if name != "body_encoding")
+"""The columns that are shown of a message."""
+
+LINE_COLUMNS = (*COLUMNS, "sys_flag")
 """The columns that lines are made of."""
 
 CSV_HEAD = (",".join(MESSAGE_FIELDS) + "\n").encode()
@@ -37,7 +42,7 @@ ReadMessage = Callable[[int], Message]
 
 
 def json_lines(batch: Any, read: ReadMessage) -> Iterator[memoryview]:
-    """The lines of a record batch that has COLUMNS, in pieces."""
+    """The lines of a record batch that has LINE_COLUMNS, in pieces."""
     return _lines(batch, read, _json_parts, lambda message: as_json(message_to_dict(message, body=True)) + "\n")
 
 
@@ -117,13 +122,22 @@ def _lines(
     batch: Any, read: ReadMessage, parts_of: Callable[[Any], list[_Part]], one: Callable[[Message], str]
 ) -> Iterator[memoryview]:
     done = 0
-    for row in _missing(batch.column("body")):
+    for row in _read_again(batch):
         if done < row:
             yield _join(parts_of(batch.slice(done, row - done)), row - done)
         yield memoryview(one(read(batch.column("physical_offset")[row].as_py())).encode())
         done = row + 1
     if done < len(batch):
         yield _join(parts_of(batch.slice(done)), len(batch) - done)
+
+
+def _read_again(batch: Any) -> list[int]:
+    """The rows whose columns do not tell all of their message."""
+    flags = batch.column("sys_flag")
+    values = np.frombuffer(flags.buffers()[1], np.int32)[flags.offset : flags.offset + len(flags)]
+    is_told = (values & TRANSACTION_MASK != Transaction.ROLLBACK) & _validity(batch.column("body"))
+    rows: list[int] = np.flatnonzero(~is_told).tolist()
+    return rows
 
 
 def _join(parts: Sequence[_Part], count: int) -> memoryview:
@@ -213,11 +227,6 @@ def _validity(column: Any) -> NDArray[np.bool_]:
         return np.ones(len(column), np.bool_)
     there = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
     return there[column.offset : column.offset + len(column)].astype(np.bool_)
-
-
-def _missing(column: Any) -> list[int]:
-    missing: list[int] = np.flatnonzero(~_validity(column)).tolist() if column.null_count else []
-    return missing
 
 
 def _offsets(column: Any) -> NDArray[np.int64]:

@@ -25,8 +25,7 @@ import numpy as np
 
 from whence.files.disk import Disk
 from whence.files.names import offset_name
-from whence.lookup.message_lines import COLUMNS as LINE_COLUMNS
-from whence.lookup.message_lines import CSV_HEAD, ReadMessage, bulk_lines, csv_lines, json_lines
+from whence.lookup.message_lines import CSV_HEAD, LINE_COLUMNS, ReadMessage, bulk_lines, csv_lines, json_lines
 from whence.store.message_columns import COLUMNS, DAMAGE, TIME_MS_MAX, TIME_MS_MIN
 
 if TYPE_CHECKING:
