@@ -15,7 +15,7 @@ from whence.pipeline.tasks import own_name
 from whence.store.commit_log import CommitLog
 from whence.store.damage import Damage
 from whence.store.field_spill import FieldSpill, Texts
-from whence.store.sidecar import read_sidecar
+from whence.store.sidecar import Sidecar, read_sidecar
 from whence.store.spill import Spilled, Stretch
 from whence.store.stretch_rows import stretch_rows
 
@@ -98,8 +98,7 @@ def build_fields(
     """Build the indexes of a store into a sidecar, and then these fields."""
     before = read_sidecar(sidecar)
     build(store, sidecar, fields={} if before is None else before.fields, jobs=jobs, rebuild=rebuild, **settings)
-    known = read_sidecar(sidecar)
-    assert known is not None
+    known = noted(sidecar)
     log = CommitLog(store / "commitlog")
     try:
         how = FieldSettings(settings["shape"], jobs, rebuild, with_sums=True)
@@ -107,6 +106,13 @@ def build_fields(
         return FieldBuild(log, sidecar, how, known, evaluator, OneByOne(), disk or Disk()).run(definitions)
     finally:
         log.close()
+
+
+def noted(sidecar: Path) -> Sidecar:
+    """What sidecar.json says, which is there."""
+    known = read_sidecar(sidecar)
+    assert known is not None
+    return known
 
 
 def field_of(sidecar: Path, name: str) -> dict[str, bytes]:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 import whence
 from tests.field_maker import field_files
 from tests.lookup.judge import offsets
-from tests.pipeline.field_builds import EXPRESSIONS, build_fields, definition, field_of
-from tests.pipeline.test_build import QUEUE_FILE_SIZE
-from tests.store_maker import FILE_SIZE, make_store, message
+from tests.pipeline.field_builds import EXPRESSIONS, build_fields, definition, field_of, noted
+from tests.store_maker import FILE_SIZE, QUEUE_FILE_SIZE, make_store, message
 from whence.errors import UsageError, WhenceError
 from whence.files.disk import Disk
 from whence.pipeline import plan
@@ -63,7 +62,7 @@ def test_the_files_of_a_field_are_the_same_with_any_number_of_tasks(made, tmp_pa
     assert {Path(file.path).parent.name for file in built.files} == {"index", "values"}
     assert all(file.kind == "fields" and len(file.sha256) == 64 for file in built.files)
     assert not (tmp_path / "s/work").exists()
-    claim = read_sidecar(tmp_path / "s").fields["words"]
+    claim = noted(tmp_path / "s").fields["words"]
     assert (claim.sql, claim.session_zone, claim.ansi, claim.spark) == ("words", "UTC", True, "4.0.0")
     assert claim.indexed == ((0, made.end_offset),)
 
@@ -92,7 +91,7 @@ def test_a_field_that_grows_with_its_log_is_as_if_built_at_once(
     build_fields(made.folder, folder / "s", definition("words"), jobs=jobs, **settings)
     assert field_of(folder / "s", "words") == expected(made, "words", items, slots)
     names = sorted(path.name for path in (folder / "s/fields/words/index").glob("*"))
-    assert list(read_sidecar(folder / "s").fields["words"].index_names) == names
+    assert list(noted(folder / "s").fields["words"].index_names) == names
 
 
 def test_only_what_is_new_is_evaluated(tmp_path):
@@ -122,7 +121,7 @@ def test_a_message_may_have_more_values_than_fit_into_two_bytes(tmp_path):
     made = make_store(tmp_path / "store", [message(keys="a"), message(keys="many"), message(keys="b")])
     settings = SMALL | {"shape": Shape(1009, 50_000)}
     build_fields(made.folder, tmp_path / "s", definition("many"), **settings)
-    names = read_sidecar(tmp_path / "s").fields["many"].index_names
+    names = noted(tmp_path / "s").fields["many"].index_names
     assert len(names) == 2
     assert field_of(tmp_path / "s", "many").keys() == {f"{kind}/{n}" for kind in ("index", "values") for n in names}
     sizes = [(tmp_path / "s/fields/many/values" / name).stat().st_size for name in names]
@@ -131,7 +130,7 @@ def test_a_message_may_have_more_values_than_fit_into_two_bytes(tmp_path):
 
 def test_a_field_without_values_has_no_files_and_is_indexed(made, tmp_path):
     build_fields(made.folder, tmp_path / "s", definition("nothing"), **SMALL)
-    claim = read_sidecar(tmp_path / "s").fields["nothing"]
+    claim = noted(tmp_path / "s").fields["nothing"]
     assert (claim.index_names, claim.indexed) == ((), ((0, made.end_offset),))
     assert field_of(tmp_path / "s", "nothing") == {}
 
@@ -156,7 +155,7 @@ def test_another_expression_session_or_spark_builds_a_field_anew(made, tmp_path,
     assert built.fields[-1].from_offset == 0
     assert field_of(tmp_path / "s", "words") == expected(made, changed.sql)
     assert field_of(tmp_path / "s", "other") == expected(made, "words")
-    claim = read_sidecar(tmp_path / "s").fields["words"]
+    claim = noted(tmp_path / "s").fields["words"]
     assert (claim.sql, claim.session_zone, claim.ansi) == (changed.sql, changed.session_zone, changed.ansi)
     if change:
         assert [field.name for field in built.fields] == ["words"]
@@ -189,7 +188,7 @@ def test_fields_that_are_not_wanted_any_more_go_with_their_files(made, tmp_path)
     built = build_fields(made.folder, tmp_path / "s", definition("first"), **SMALL)
     assert built.fields == ()
     assert [path.name for path in (tmp_path / "s/fields").iterdir()] == ["first"]
-    assert list(read_sidecar(tmp_path / "s").fields) == ["first"]
+    assert list(noted(tmp_path / "s").fields) == ["first"]
 
 
 # What the log lost
@@ -199,7 +198,7 @@ def test_a_gap_of_the_log_is_no_part_of_what_is_indexed(tmp_path):
     made = make_store(tmp_path / "store", MESSAGES)
     made.log_files[2].unlink()
     build_fields(made.folder, tmp_path / "s", definition("words"), **SMALL)
-    claim = read_sidecar(tmp_path / "s").fields["words"]
+    claim = noted(tmp_path / "s").fields["words"]
     assert claim.indexed == ((0, 2 * FILE_SIZE), (3 * FILE_SIZE, made.end_offset))
     left = [r for r in made.records if not 2 * FILE_SIZE <= r.physical_offset < 3 * FILE_SIZE]
     assert field_of(tmp_path / "s", "words") == field_files(left, EXPRESSIONS["words"], 7, 20)
@@ -212,7 +211,7 @@ def test_what_of_a_log_has_expired_stays_in_the_files_of_a_field(tmp_path):
     grown.log_files[0].unlink()
     build_fields(grown.folder, tmp_path / "s", definition("words"), **SMALL)
     assert field_of(tmp_path / "s", "words") == expected(grown, "words")
-    assert read_sidecar(tmp_path / "s").fields["words"].indexed == ((0, grown.end_offset),)
+    assert noted(tmp_path / "s").fields["words"].indexed == ((0, grown.end_offset),)
 
 
 # Killed at any step

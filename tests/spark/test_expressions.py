@@ -16,6 +16,7 @@ GOOD = [
     ("properties['region'] = 'eu' -- the rest is a comment", "boolean", ("properties",)),
     ("date_trunc('DAY', store_time) = timestamp '2026-01-01'", "boolean", ("store_time",)),
     (f"queue in ({', '.join(map(str, range(3000)))})", "boolean", ("queue",)),
+    ("tags = 'today' and to_date(topic, 'yyyy') < date '2026-01-01'", "boolean", ("topic", "tags")),
     ("1 = 1", "boolean", ()),
 ]
 
@@ -32,6 +33,10 @@ REFUSED = [
     ("store_time > now()", "depends on the clock"),
     ("store_time > current_timestamp() - interval 1 day", "depends on the clock"),
     ("current_date() > date '2026-01-01'", "depends on the clock"),
+    ("store_time > 'today'", "depends on the clock"),
+    ("to_date(' Yesterday ') = date(store_time)", "depends on the clock"),
+    ("timestamp 'now' > store_time", "depends on the clock"),
+    ("store_time > concat('to', 'day')", "depends on the clock"),
     ("session_user() = topic", "depends on who asks"),
     ("input_file_name() = ''", "depends on how the log is cut"),
     ("monotonically_increasing_id() = 1", "depends on how the log is cut"),

@@ -11,6 +11,7 @@ nested and renamed, their classes cannot.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,11 +95,44 @@ def check_expression(spark: SparkSession, schema: Mapping[str, str], sql: str) -
         name = part["class"].rpartition(".")[2].rpartition("$")[2]
         if name in REFUSED or not part["class"].startswith(PACKAGE):
             raise UsageError(f"{shown} {REFUSED.get(name, 'reaches out of Spark')} ({name}), and is refused")
+    if _NAMED_TIME.search(sql) or any(map(_is_of_clock, _nodes(root))):
+        raise UsageError(f"{shown} depends on the clock (now, today, tomorrow or yesterday), and is refused")
     if not root.deterministic():
         raise UsageError(f"{shown} has another value each time, and is refused")
-    references = root.references().toSeq()
-    columns = {references.apply(number).name() for number in range(references.size())}
+    columns = {reference.name() for reference in listed(root.references().toSeq())}
     return Expression(sql, kind, tuple(name for name in schema if name in columns))
+
+
+_TIME = r"\s*(now|today|tomorrow|yesterday)\b"
+_NAMED_TIME = re.compile(rf"\b(date|timestamp\w*)\s*['\"]{_TIME}", re.IGNORECASE)
+
+
+def _is_of_clock(node: Any) -> bool:
+    """Whether a text as ``today`` is made a time here: Spark takes it for the present one."""
+    if not str(node.dataType().simpleString()).startswith(("date", "timestamp")):
+        return False
+    return any(
+        child.foldable()
+        and child.dataType().simpleString() == "string"
+        and re.match(_TIME, str(child.eval(None) or ""), re.IGNORECASE) is not None
+        for child in parts_of(node)
+    )
+
+
+def _nodes(node: Any) -> Iterator[Any]:
+    yield node
+    for part in parts_of(node):
+        yield from _nodes(part)
+
+
+def parts_of(node: Any) -> list[Any]:
+    """The expressions that a node of Spark's is made of."""
+    return listed(node.children())
+
+
+def listed(sequence: Any) -> list[Any]:
+    """A sequence of Scala's."""
+    return [sequence.apply(number) for number in range(sequence.size())]
 
 
 def _analyzed(frame: Any) -> Any:

@@ -11,9 +11,8 @@ through it: what it gets is what it needs, and what it gives are values.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from socket import gethostname
@@ -23,6 +22,7 @@ import numpy as np
 
 from whence.errors import StoreError, UsageError, WhenceError
 from whence.files.disk import Disk
+from whence.pipeline.expressions import quiet_queries
 from whence.pipeline.field_sql import CheckedSql, check_sql, reason_of
 from whence.pipeline.runner import Done, Runner
 from whence.pipeline.tasks import own_name
@@ -76,8 +76,7 @@ class Evaluator:
 
     def check(self, definition: Definition) -> CheckedSql:
         """See that an expression can be a field."""
-        with _quiet_queries():
-            return check_sql(self._session(definition), definition.name, definition.sql)
+        return check_sql(self._session(definition), definition.name, definition.sql)
 
     def evaluate(self, definitions: Sequence[Definition], stretches: Sequence[Stretch], work: Path) -> Evaluated:
         """Spill the values of fields, which are all of one zone and ANSI mode, in proven stretches of log."""
@@ -96,7 +95,7 @@ class Evaluator:
             spill = _Spill(tuple(stretches), len(checked), str(work), self._flush, done)
             return values.mapInArrow(spill, "told string")
 
-        with _quiet_queries():
+        with quiet_queries():
             try:
                 rows = self._runner.collect("evaluate", spilled, len(stretches), size)
             except StoreError as error:
@@ -155,17 +154,6 @@ def _values(session: SparkSession, checked: Sequence[CheckedSql], names: Sequenc
             text = f"array_distinct(array_compact({made}))"
         texts.append(functions.expr(text).alias(f"value{n}"))
     return given.select(*texts)
-
-
-@contextmanager
-def _quiet_queries() -> Iterator[None]:
-    """Keep Spark from writing a page to the terminal for each query that fails: the error tells it."""
-    logger = logging.getLogger("SQLQueryContextLogger")
-    was_disabled, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = was_disabled
 
 
 # -- in the tasks --------------------------------------------------------------------------------------------------

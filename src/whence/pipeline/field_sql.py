@@ -1,11 +1,12 @@
 """Which expressions can be a field: those that give the same value for the same message, and look at nothing else.
 
     SQL -> tree of Spark's parser     every node is known, every function is on the list below, every name is a column
-        -> analyzed                   one value a message, deterministic, of a type that a text can be made of
+        -> analyzed                   as any expression over a message (expressions.py), of a type that has a text
 
-What is not known is refused, so that a function that a later Spark adds reaches nothing. An expression in a sidecar
-is checked like one that a user types, each time before it runs. In a session of its own nobody has put another
-function or variable under a known name.
+An expression that a user types runs once; one in a sidecar runs again and again, for whoever builds or verifies, and
+may be anybody's. So what is not known is refused here, and a function that a later Spark adds reaches nothing. It is
+checked each time before it runs, in a session of its own, where nobody has put another function or variable under a
+known name.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from whence.errors import UsageError
+from whence.pipeline.expressions import SHOWN_MAX, check_expression, listed, parts_of, quiet_queries
 from whence.store.field_claim import SQL_SIZE_MAX
 from whence.store.message_columns import COLUMNS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 def _names(text: str) -> frozenset[str]:
@@ -90,9 +92,6 @@ TYPES = _names(
 )
 """Of which texts are made."""
 
-_PRESENT = re.compile(r"\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
-_PRESENT_LITERAL = re.compile(rf"\b(date|timestamp\w*)\s*['\"]{_PRESENT.pattern}", re.IGNORECASE)
-
 
 @dataclass(frozen=True, slots=True)
 class CheckedSql:
@@ -105,19 +104,29 @@ class CheckedSql:
 
 def check_sql(session: SparkSession, name: str, sql: str) -> CheckedSql:
     """The expression, if it can be a field; a UsageError says why not. ``session`` has nothing but Spark's own."""
-    if not sql.strip() or len(sql) > SQL_SIZE_MAX:
-        raise UsageError(f"field {name}: its expression has {len(sql)} characters; it has 1 to {SQL_SIZE_MAX}")
     from pyspark.errors import PySparkException
 
+    shown = repr(sql[:SHOWN_MAX])
+    if not sql.strip() or len(sql) > SQL_SIZE_MAX:
+        raise UsageError(f"field {name}: its expression has {len(sql)} characters; it has 1 to {SQL_SIZE_MAX}")
+    with quiet_queries():
+        try:
+            why_not = next(_refused(_parsed(session, sql), frozenset()), None)
+        except PySparkException as error:
+            raise UsageError(f"field {name}: {shown} is no expression of Spark SQL: {reason_of(error)}") from error
+    if why_not is not None:
+        raise UsageError(f"field {name}: {shown} cannot be indexed: {why_not}")
     try:
-        why_not = next(_refused(_parsed(session, sql), frozenset()), None)
-        if why_not is None and _PRESENT_LITERAL.search(sql):
-            why_not = "it depends on the present time"
-        if why_not is None:
-            return _analyzed(session, name, sql)
-    except PySparkException as error:
-        raise UsageError(f"field {name}: Spark does not understand {sql[:200]!r}: {reason_of(error)}") from error
-    raise UsageError(f"field {name}: {sql[:200]!r} cannot be indexed: {why_not}")
+        expression = check_expression(session, COLUMNS, sql)
+    except UsageError as error:
+        raise UsageError(f"field {name}: {error}") from error
+    kind = expression.type.removeprefix("array<")
+    if not re.match(rf"({'|'.join(TYPES)})\b", kind):
+        raise UsageError(
+            f"field {name}: {shown} gives {expression.type[:SHOWN_MAX]}, of which no text is made; "
+            "take a member of it, or an array of plain values"
+        )
+    return CheckedSql(sql, expression.columns, expression.type != kind)
 
 
 def reason_of(error: BaseException) -> str:
@@ -136,7 +145,7 @@ def _parsed(session: SparkSession, sql: str) -> Any:
 def _refused(node: Any, bound: frozenset[str]) -> Iterator[str]:
     """Why an expression cannot be a field. ``bound``: variables of the lambdas around it."""
     kind = node.getClass().getSimpleName()
-    children = _children(node)
+    children = parts_of(node)
     if kind not in NODES:
         yield f"{_words(kind)} {_told(node)} is not on the list of what can"
         return
@@ -154,8 +163,7 @@ def _refused(node: Any, bound: frozenset[str]) -> Iterator[str]:
 
 
 def _refused_call(node: Any, argument_count: int) -> Iterator[str]:
-    parts = _list(node.nameParts())
-    name = ".".join(map(str, parts)).lower()
+    name = ".".join(map(str, listed(node.nameParts()))).lower()
     if name not in FUNCTIONS:
         yield f"the function {name} is not on the list of those that give the same for the same message"
     elif name in NEED_ARGUMENTS and not argument_count:
@@ -171,60 +179,3 @@ def _words(kind: str) -> str:
 
 def _told(node: Any) -> str:
     return " ".join(str(node.toString()).split())[:80]
-
-
-def _children(node: Any) -> list[Any]:
-    return _list(node.children())
-
-
-def _list(sequence: Any) -> list[Any]:
-    return [sequence.apply(number) for number in range(sequence.size())]
-
-
-# -- what becomes of it --------------------------------------------------------------------------------------------
-
-
-def _analyzed(session: SparkSession, name: str, sql: str) -> CheckedSql:
-    from pyspark.sql import functions
-
-    messages = session.createDataFrame([], ", ".join(f"{column} {kind}" for column, kind in COLUMNS.items()))
-    values = messages.select(functions.expr(sql).alias("value"))
-    plan = values._jdf.queryExecution().analyzed()
-    below = messages._jdf.queryExecution().analyzed()
-    if plan.getClass().getSimpleName() != "Project" or not plan.child().equals(below):
-        raise UsageError(f"field {name}: {sql[:200]!r} cannot be indexed: it does not give a value for each message")
-    expression = plan.projectList().apply(0)
-    if not expression.deterministic() or any(map(_is_present, _all_nodes(expression))):
-        raise UsageError(f"field {name}: {sql[:200]!r} cannot be indexed: it does not always give the same value")
-    kind, is_array = _type_of(values), False
-    if kind.startswith("array<"):
-        kind, is_array = kind.removeprefix("array<").removesuffix(">"), True
-    if not re.match(rf"({'|'.join(TYPES)})\b", kind):
-        raise UsageError(
-            f"field {name}: {sql[:200]!r} gives {_type_of(values)}, of which no text is made; "
-            "take a member of it, or an array of plain values"
-        )
-    used = {str(attribute.name()) for attribute in _list(plan.references().toSeq())}
-    return CheckedSql(sql, tuple(column for column in COLUMNS if column in used), is_array)
-
-
-def _type_of(values: DataFrame) -> str:
-    return values.schema["value"].dataType.simpleString()
-
-
-def _all_nodes(node: Any) -> Iterator[Any]:
-    yield node
-    for child in _children(node):
-        yield from _all_nodes(child)
-
-
-def _is_present(node: Any) -> bool:
-    """Whether a text as ``today`` is made a time here: Spark takes it for the present one."""
-    if not str(node.dataType().simpleString()).startswith(("date", "timestamp")):
-        return False
-    return any(
-        child.foldable()
-        and child.dataType().simpleString() == "string"
-        and _PRESENT.match(str(child.eval(None) or "")) is not None
-        for child in _children(node)
-    )
