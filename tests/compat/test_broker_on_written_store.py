@@ -76,7 +76,7 @@ def test_whence_goes_on_after_the_broker(served: Served):
     served.rocketmq.kill_broker()
     with served.create() as store:
         served.append(store, 20)
-        assert store.wait_dispatched(10)
+        assert store.wait_dispatched(60)
         records = served.records()
         assert len(records) > before + len(sent)
         check_answers(store, records, Random(3))

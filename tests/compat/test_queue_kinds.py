@@ -124,7 +124,7 @@ def test_rocketmq_reads_all_kinds_of_queues_that_whence_wrote(store, tmp_path):
         (theirs,) = again.find(topic=LIGHT[2], queue=0, queue_offset=3)
         assert theirs.body == b"theirs"
         assert again.append("Lit", b"ours", properties={"INNER_MULTI_DISPATCH": LIGHT[2]}).status == "PUT_OK"
-        again.wait_dispatched(10)
+        again.wait_dispatched(60)
         (ours,) = again.find(topic=LIGHT[2], queue=0, queue_offset=4)
         assert ours.body == b"ours"
 

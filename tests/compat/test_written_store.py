@@ -70,10 +70,10 @@ class SharedStore:
     def check_ours(self) -> list[Record]:
         """whence goes on: all is there, the index is complete and its own, and a message more is found at once."""
         with self.create() as store:
-            assert store.wait_dispatched(10)
+            assert store.wait_dispatched(60)
             check_answers(store, check_log(self.folder, self.acknowledged), self.random)
             self.append(store, 1)
-            assert store.wait_dispatched(10)
+            assert store.wait_dispatched(60)
             records = check_log(self.folder, self.acknowledged)
             check_answers(store, records, self.random)
             check_index_source(store, records)
@@ -153,7 +153,7 @@ def test_whence_adopts_a_store_that_rocketmq_made(tmp_path, version):
             judge.kill()
     before = read_log(shared.folder)
     with whence.create(shared.folder, dialect=DIALECTS[version], adopt=True, **OURS.arguments()) as store:
-        assert store.wait_dispatched(10)
+        assert store.wait_dispatched(60)
     assert shared.check_ours()[: len(before)] == before
 
 
@@ -276,7 +276,7 @@ def test_rocketmq_reads_a_log_in_several_folders(tmp_path, version, is_killed):
     shared.settings = {"log_folders": LOG_FOLDERS}
     with shared.create() as store:
         shared.append(store, 100)
-        assert store.wait_dispatched(10)
+        assert store.wait_dispatched(60)
         if is_killed:
             shutil.copytree(shared.folder, tmp_path / "killed")
     shared.folder = tmp_path / "killed" if is_killed else shared.folder
@@ -297,7 +297,7 @@ def test_rocketmq_verifies_the_checksums_of_whole_records(tmp_path, is_killed):
     shared.settings = {"record_crc": True}
     with shared.create() as store:
         shared.append(store, 100)
-        assert store.wait_dispatched(10)
+        assert store.wait_dispatched(60)
         if is_killed:
             shutil.copytree(shared.folder, tmp_path / "killed")
     shared.folder = tmp_path / "killed" if is_killed else shared.folder

@@ -65,7 +65,7 @@ class Attempt:
             assert not self.acknowledged
         workload = Workload(Random(2), 10_000)
         with whence.create(self.folder, flush=self.flush, disk=UnflushedDisk(), **SIZES.arguments()) as store:
-            assert store.wait_dispatched(10)
+            assert store.wait_dispatched(60)
             check_answers(store, check_log(self.folder, self.acknowledged), Random(3), keys_asked=KEYS_ASKED)
             for _ in range(3):
                 acknowledged, failures = workload.put_some(store)
@@ -173,7 +173,7 @@ def test_a_disk_that_is_really_full_is_told_and_loses_nothing(full_disk, tmp_pat
         assert "No space left on device" in str(error)
     copytree(full_disk / "store", tmp_path / "store")
     with whence.create(tmp_path / "store", flush=flush, **SIZES.arguments()) as store:
-        assert store.wait_dispatched(10)
+        assert store.wait_dispatched(60)
         check_answers(store, check_log(tmp_path / "store", acknowledged), Random(3))
     check_derived(tmp_path / "store", SIZES, tmp_path / "anew")
 

@@ -90,7 +90,7 @@ class KilledStore:
     def check_reopened(self, folder: Path) -> None:
         before = check_log(folder, self.acknowledged)
         with whence.create(folder, flush=self.flush, disk=UnflushedDisk(), **self.arguments) as store:
-            store.wait_dispatched(10)
+            store.wait_dispatched(60)
             records = check_log(folder, self.acknowledged)
             assert records == before
             check_answers(store, records, self.random, keys_asked=KEYS_ASKED)

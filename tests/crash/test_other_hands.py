@@ -112,7 +112,7 @@ def check_again(folder: Path, before: list[Acknowledged]) -> None:
             acknowledged, failures = workload.put_some(store)
             assert not failures
             before = before + acknowledged
-        assert store.wait_dispatched(10)
+        assert store.wait_dispatched(60)
         records = check_log(folder, before)
         assert len(records) == len(before)
         check_answers(store, records, Random(3))

@@ -67,7 +67,7 @@ class Scenario:
             if chance < 0.1:
                 store.flush()
             elif chance < 0.2:
-                assert store.wait_dispatched(10)
+                assert store.wait_dispatched(60)
             if disk.has_failed:
                 return
             if self.flush == "sync" or chance < 0.1:
@@ -79,7 +79,7 @@ class Scenario:
         disk = UnflushedDisk()
         workload = Workload(self.random, self.count)
         with whence.create(folder, flush=self.flush, disk=disk, **self.sizes.arguments(), **self.settings) as store:
-            assert store.wait_dispatched(10)
+            assert store.wait_dispatched(60)
             check_answers(store, check_log(folder, self.promised), self.random)
             for _ in range(5):
                 acknowledged, failures = workload.put_some(store)

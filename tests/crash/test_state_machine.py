@@ -221,7 +221,7 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_behind_for_long(self) -> None:
         if self.random.random() < 0.1:
-            assert self.store.wait_dispatched(10)
+            assert self.store.wait_dispatched(60)
             assert self.store.dispatch_lag == 0
 
     def teardown(self) -> None:

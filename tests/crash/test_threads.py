@@ -127,6 +127,6 @@ def test_an_append_that_is_interrupted_spoils_nothing(tmp_path: Path, flush: str
     else:
         close_in_time(store)
     with whence.create(tmp_path / "store", flush=flush, disk=UnflushedDisk(), **SIZES.arguments()) as store:
-        assert store.wait_dispatched(10)
+        assert store.wait_dispatched(60)
         check_answers(store, check_log(tmp_path / "store", acknowledged), random, keys_asked=20)
     check_derived(tmp_path / "store", SIZES, tmp_path / "anew")
