@@ -68,7 +68,11 @@ class Evaluator:
         self._spark = spark
         self._runner = runner
         self._flush = flush
-        self.version = str(spark.version)
+
+    @property
+    def version(self) -> str:
+        """Of Spark."""
+        return str(self._spark.version)
 
     def session_of(self) -> tuple[str, bool]:
         """Zone and ANSI mode of the session, with which a new field is computed."""

@@ -46,7 +46,10 @@ from whence.store.stretch_rows import proven_stretches
 class FieldEvaluator(Protocol):
     """Who evaluates expressions; on Spark that is :class:`whence.pipeline.field_evaluation.Evaluator`."""
 
-    version: str
+    @property
+    def version(self) -> str:
+        """Of Spark."""
+        ...
 
     def evaluate(self, definitions: Sequence[Definition], stretches: Sequence[Stretch], work: Path) -> Evaluated: ...
 

@@ -42,18 +42,38 @@ class TimeBlocks:
         for begin, end in self._log.pieces(from_offset, to_offset):
             base = self._log.base_of(begin)
             assert base is not None
-            blocks = (
-                self._blocks(base) if any(first < end and begin < last for first, last in self._indexed) else None
-            )
-            position, parts = begin, []
-            for first, last in self._indexed if blocks is not None else ():
-                first, last = max(first, position), min(last, end)
-                if first < last:
-                    assert blocks is not None
-                    parts += [(position, first), *_matching(blocks, base, first, last, since_ms, until_ms)]
-                    position = last
-            found += _joined([*parts, (position, end)])
+            is_indexed = any(first < end and begin < last for first, last in self._indexed)
+            blocks = self._blocks(base) if is_indexed else None
+            position = begin
+            for first, last in [] if blocks is None else self._ruled_out(blocks, base, end, since_ms, until_ms):
+                if position < first:
+                    found.append((position, first))
+                position = max(position, last)
+            if position < end:
+                found.append((position, end))
         return found
+
+    def _ruled_out(
+        self, blocks: NDArray[np.void], base: int, end: int, since_ms: int | None, until_ms: int | None
+    ) -> Stretches:
+        """The parts of one file, up to ``end``, whose blocks do not meet the window.
+
+        A block counts if all of it is indexed. It ends where the next begins: what is said to be indexed may end
+        anywhere, should the sidecar lie, and a scan has to begin where a record does.
+        """
+        begins = blocks["position"].astype("i8") + base
+        ends = begins.copy()
+        ends[:-1], ends[-1] = begins[1:], max(end, int(begins[-1]))
+        misses = begins < begins[:1]  # none
+        if since_ms is not None:
+            misses |= blocks["largest_ms"] < since_ms
+        if until_ms is not None:
+            misses |= blocks["smallest_ms"] > until_ms
+        is_indexed = misses & False
+        for first, last in self._indexed:
+            is_indexed |= (begins >= first) & (ends <= last)
+        numbers = (misses & is_indexed).nonzero()[0].tolist()
+        return [(int(begins[number]), int(ends[number])) for number in numbers]
 
     def begins(self, from_offset: int, to_offset: int) -> list[int]:
         """Where records begin between two offsets of one file, as far as blocks tell: one place for each block.
@@ -83,34 +103,3 @@ class TimeBlocks:
         numbers = positions // BLOCK_SIZE
         is_whole = len(blocks) and (numbers[1:] > numbers[:-1]).all() and positions[0] >= 0
         return blocks if is_whole and (blocks["smallest_ms"] <= blocks["largest_ms"]).all() else None
-
-
-def _matching(
-    blocks: NDArray[np.void], base: int, begin: int, end: int, since_ms: int | None, until_ms: int | None
-) -> Stretches:
-    """The parts of an indexed stretch of one file whose blocks meet the window."""
-    begins = blocks["position"].astype("i8") + base
-    if begin < begins[0]:
-        return [(begin, end)]
-    meets = (begins < end).copy()
-    meets[:-1] &= begins[1:] > begin
-    if since_ms is not None:
-        meets &= blocks["largest_ms"] >= since_ms
-    if until_ms is not None:
-        meets &= blocks["smallest_ms"] <= until_ms
-    numbers = meets.nonzero()[0].tolist()
-    ends = [*begins[1:].tolist(), end]
-    return [(max(int(begins[number]), begin), min(ends[number], end)) for number in numbers]
-
-
-def _joined(stretches: Stretches) -> Stretches:
-    """The same without empty ones, and neighbours as one."""
-    joined: Stretches = []
-    for begin, end in stretches:
-        if begin >= end:
-            continue
-        if joined and joined[-1][1] == begin:
-            joined[-1] = (joined[-1][0], end)
-        else:
-            joined.append((begin, end))
-    return joined
