@@ -28,6 +28,7 @@ NAMES = {
     "session": "a Spark session for a job, beside one as Spark opens it",
     "planner": "the plan of a build of a petabyte",
     "find": "a whole store.find of one key",
+    "find_many": "a million keys at once in 4 GiB, beside LMDB gets in a loop",
     "cli": 'the command "whence find", beside "import numpy"',
     "threshold": "from which size on a scan is worth loading the compiled kernel",
 }

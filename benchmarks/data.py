@@ -60,7 +60,7 @@ def clean() -> None:
     shutil.rmtree(cache_folder() / "benchmarks", ignore_errors=True)
 
 
-def _cached(name: str, size: int, make: Callable[[Path], None]) -> Path:
+def cached(name: str, size: int, make: Callable[[Path], None]) -> Path:
     """The folder of that name. It is made aside and renamed, so that half of one is never taken for whole."""
     folder = cache_folder() / "benchmarks" / f"{name}-v{FORMAT}"
     if not folder.exists():
@@ -114,7 +114,7 @@ class SampleStore:
 
 
 def sample_store(log_size: int = LOG_SIZE) -> SampleStore:
-    folder = _cached(f"store-{log_size}", log_size * 2, lambda folder: _make_store(folder, log_size))
+    folder = cached(f"store-{log_size}", log_size * 2, lambda folder: _make_store(folder, log_size))
     about = json.loads((folder / "about.json").read_text())
     return SampleStore(folder / "store", about["message_count"])
 
@@ -137,16 +137,16 @@ def killed_store(file_size: int = LOG_SIZE) -> KilledStore:
         if ended != -signal.SIGKILL:
             raise SystemExit(f"the writer that was to be killed ended with {ended}")
 
-    folder = _cached(f"killed-{file_size}", file_size * 6, make)
+    folder = cached(f"killed-{file_size}", file_size * 6, make)
     return KilledStore(folder / "store", sizes)
 
 
-def long_log(file_count: int, file_size: int = LOG_SIZE) -> Path:
+def long_log(file_count: int, file_size: int = LOG_SIZE, topic_count: int = TOPIC_COUNT) -> Path:
     """A folder that has nothing but a log of so many full files; the messages are those of a killed store."""
     from benchmarks.killed_store import write_store
 
     def make(folder: Path) -> None:
-        write_store(folder / "written", file_count * file_size, file_size).close()
+        write_store(folder / "written", file_count * file_size, file_size, topic_count=topic_count).close()
         (folder / "store").mkdir()
         (folder / "written" / "commitlog").rename(folder / "store" / "commitlog")
         for path in (folder / "store" / "commitlog").iterdir():
@@ -154,7 +154,8 @@ def long_log(file_count: int, file_size: int = LOG_SIZE) -> Path:
                 path.unlink()
         shutil.rmtree(folder / "written")
 
-    return _cached(f"log-{file_count}-{file_size}", (file_count + 2) * file_size, make) / "store"
+    name = f"log-{file_count}-{file_size}" + ("" if topic_count == TOPIC_COUNT else f"-{topic_count}")
+    return cached(name, (file_count + 2) * file_size, make) / "store"
 
 
 def _make_store(folder: Path, log_size: int) -> None:
@@ -282,7 +283,7 @@ def full_index_file(item_capacity: int = DEFAULT_ITEM_CAPACITY) -> FullIndexFile
             writer.put(_fold(hashes), 550 * numbers, START_MS + numbers // 2)
         writer.finish()
 
-    folder = _cached(f"index-{item_capacity}", file_size(slot_capacity, item_capacity), make)
+    folder = cached(f"index-{item_capacity}", file_size(slot_capacity, item_capacity), make)
     return FullIndexFile(folder / name, slot_capacity, item_capacity)
 
 

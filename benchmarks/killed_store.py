@@ -22,7 +22,12 @@ QUEUE_COUNT = 4
 
 
 def write_store(
-    folder: Path, size: int, file_size: int, slots: int | None = None, items: int | None = None
+    folder: Path,
+    size: int,
+    file_size: int,
+    slots: int | None = None,
+    items: int | None = None,
+    topic_count: int = TOPIC_COUNT,
 ) -> whence.WritableStore:
     """A store whose log has so many bytes at least; it is open."""
     rng = np.random.default_rng(1)
@@ -32,7 +37,7 @@ def write_store(
     while offset < size:
         keys = [[f"order-{i:010}", f"customer-{i % 99_991}"] for i in range(number, number + BATCH)]
         batch = number // BATCH
-        topic, queue = f"Order-Events_{batch % TOPIC_COUNT}", batch // TOPIC_COUNT % QUEUE_COUNT
+        topic, queue = f"Order-Events_{batch % topic_count}", batch // topic_count % QUEUE_COUNT
         result = store.append_batch(topic, bodies, keys=keys, tags="TagA", queue=queue)
         assert result.status == "PUT_OK", result
         offset = int(result.physical_offsets[-1])

@@ -6,9 +6,9 @@ for keys in read_keys(given): ...     pieces of bounded size, each key once in i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PIECE_SIZE = 256 * 1048576  # bytes of keys that are held at once: some ten million keys
 READ_SIZE = 1048576
-CHUNK = 65_536  # keys taken from an iterable at a time
+CHUNK = 1_048_576  # keys taken from an iterable at a time
 KEY_SHOWN = 80
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # with which some editors begin a file; it is no part of the first key
 
@@ -180,8 +180,12 @@ def _of_lines(file: BinaryIO) -> Iterator[AskedKeys]:
         line_count += lines
 
 
-_Run = tuple[bytes | memoryview, "NDArray[np.int64]"]
-"""Keys one behind the other, and their sizes."""
+class _Run(NamedTuple):
+    """Some keys: where they begin in ``data``, and how long they are."""
+
+    data: bytes | memoryview
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
 
 
 def _of_runs(runs: Iterable[_Run]) -> Iterator[AskedKeys]:
@@ -189,20 +193,24 @@ def _of_runs(runs: Iterable[_Run]) -> Iterator[AskedKeys]:
     held: list[_Run] = []
     for run in runs:
         held.append(run)
-        size += len(run[0])
+        size += len(run.data)
         if size >= PIECE_SIZE:
             yield (keys := _of_held(held, first))
             first, size, held = first + keys.given, 0, []
-    if any(len(sizes) for _, sizes in held):
+    if any(len(run.sizes) for run in held):
         yield _of_held(held, first)
 
 
 def _of_held(held: list[_Run], first: int) -> AskedKeys:
     from whence.kernels.key_table import PAD, PAD_BEHIND
 
-    data = np.frombuffer(b"".join([bytes(PAD), *(data for data, _ in held), bytes(PAD_BEHIND)]), np.uint8)
-    sizes = np.concatenate([sizes for _, sizes in held])
-    return AskedKeys(data, PAD + np.cumsum(sizes) - sizes, sizes.astype(np.int32), first)
+    data = np.frombuffer(b"".join([bytes(PAD), *(run.data for run in held), bytes(PAD_BEHIND)]), np.uint8)
+    begins = accumulate((len(run.data) for run in held), initial=PAD)
+    starts = [run.starts + begin for run, begin in zip(held, begins, strict=False)]
+    sizes = [run.sizes.astype(np.int32) for run in held]
+    if len(held) == 1:
+        return AskedKeys(data, starts[0], sizes[0], first)
+    return AskedKeys(data, np.concatenate(starts), np.concatenate(sizes), first)
 
 
 def _iterable_runs(keys: Iterable[str | bytes]) -> Iterator[_Run]:
@@ -213,23 +221,26 @@ def _iterable_runs(keys: Iterable[str | bytes]) -> Iterator[_Run]:
         yield _joined(chunk)
 
 
-def _joined(chunk: list[str | bytes]) -> _Run:
-    """Some keys in one run of bytes, by calls that loop in C."""
-    encoded: Any = chunk
+def _joined(chunk: list[Any]) -> _Run:
+    """Some keys in one run of bytes, by calls that loop in C: with line ends between them, which a kernel finds.
+
+    To ask each for its length took twice as long.
+    """
+    from whence.kernels.key_table import cut_lines
+
     try:
-        if isinstance(chunk[0], str):
-            text = "".join(chunk)  # type: ignore[arg-type]
-            if not text.isascii():
-                encoded = list(map(str.encode, chunk))  # type: ignore[arg-type]
-            data = text.encode()
-        else:
-            data = b"".join(chunk)  # type: ignore[arg-type]
+        data = "\n".join(chunk).encode() if isinstance(chunk[0], str) else b"\n".join(chunk)
     except TypeError:
-        encoded = [_encoded(key) for key in chunk]
-        data = b"".join(encoded)
+        chunk = [_encoded(key) for key in chunk]
+        data = b"\n".join(chunk)
     except UnicodeEncodeError as error:
         raise _half(error) from error
-    return data, np.fromiter(map(len, encoded), np.int64, len(encoded))
+    starts, sizes = cut_lines(data)
+    if len(starts) != len(chunk):  # a line end in a key
+        chunk = [_encoded(key) for key in chunk]
+        data, sizes = b"".join(chunk), np.fromiter(map(len, chunk), np.int64, len(chunk))
+        starts = np.cumsum(sizes) - sizes
+    return _Run(data, starts, sizes)
 
 
 def _encoded(key: str | bytes) -> bytes:
@@ -258,7 +269,7 @@ def _arrow_runs(keys: Any) -> Iterator[_Run]:
         if not len(array) or data_buffer is None:
             continue
         offsets = np.frombuffer(offsets_buffer, np.int64)[array.offset : array.offset + len(array) + 1]
-        yield memoryview(data_buffer)[offsets[0] : offsets[-1]], np.diff(offsets)
+        yield _Run(memoryview(data_buffer)[offsets[0] : offsets[-1]], offsets[:-1] - offsets[0], np.diff(offsets))
 
 
 def _text_types(pa: Any) -> tuple[Any, ...]:
