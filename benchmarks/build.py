@@ -42,7 +42,7 @@ def results(options: Options) -> Iterator[Result]:
     files = sorted((log / "commitlog").iterdir())
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="build-", dir=cache_folder())))
-        stores = {count: _first_files(files[:count], folder / f"log-{count}") for count in SIZES}
+        stores = {count: first_files(files[:count], folder / f"log-{count}") for count in SIZES}
         java = stack.enter_context(java_peer(options, "Rebuild", str(folder / "java"), *map(str, files[:4])))
         here = os.sched_getaffinity(0)
         os.sched_setaffinity(0, range(os.cpu_count() or 1))  # Java stays where it was started
@@ -104,7 +104,7 @@ class PlainProcesses:
         self._pool.shutdown()
 
 
-def _first_files(files: Sequence[Path], store: Path) -> Path:
+def first_files(files: Sequence[Path], store: Path) -> Path:
     """A store whose log is links to these files."""
     (store / "commitlog").mkdir(parents=True)
     for file in files:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PLAIN = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
-TESTS = ["test_hashing.py", "test_checksums.py", "test_scan.py", "test_records.py"]
+TESTS = ["test_hashing.py", "test_checksums.py", "test_scan.py", "test_records.py", "test_columns.py"]
 
 
 @pytest.mark.slow

@@ -18,17 +18,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from whence.errors import UsageError
-from whence.pipeline import fresh_scans
-from whence.pipeline.source_filters import Condition, read_filters
 from whence.pipeline.source_options import ALWAYS, AUTO, SourceOptions, parse_options
-from whence.pipeline.source_plan import Part, PartKind, plan_read, wanted_of
-from whence.pipeline.source_read import SourceRead
 from whence.store.message_columns import DAMAGE, TYPES
-from whence.store.opening import open_folder
 
+# Spark asks each time in a new process, which imports this. What only plans and tasks need is imported there: for a
+# query of one key, imports were half of what this source took.
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import Filter
+
+    from whence.pipeline.source_filters import Condition
+    from whence.pipeline.source_plan import Part
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -39,6 +39,8 @@ def register(spark: SparkSession) -> None:
     Tasks on this machine run in this Python, unless PYSPARK_PYTHON says otherwise: the one that Spark finds on the
     path by itself may know nothing of whence.
     """
+    from whence.pipeline import fresh_scans
+
     if hasattr(spark, "_jsparkSession"):  # not under Spark Connect
         context = spark.sparkContext
         if (context.master or "").startswith("local") and "PYSPARK_PYTHON" not in os.environ:
@@ -94,9 +96,9 @@ def names_of(schema: StructType, options: SourceOptions) -> tuple[str, ...]:
 
 
 class SourcePartition(InputPartition):
-    """One task's part."""
+    """One task's part; None for all of the store."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Part | None) -> None:
         super().__init__(part)
         self.part = part
 
@@ -116,17 +118,25 @@ class WhenceReader(DataSourceReader):
             # Spark may use this plan for other queries of the same load(), too: nothing may be left out of it.
             self._is_shared = True
             return iter(filters)
+        from whence.pipeline.source_filters import read_filters
+
         self._conditions, left = read_filters(filters, self._names)
         return iter(left)
 
     def partitions(self) -> list[InputPartition]:
         if self._is_shared and self._is_guarded and self._options.pushdown == AUTO:
-            return [SourcePartition(Part(PartKind.ALL))]  # another takes its place before anything is read
+            return [SourcePartition(None)]  # another takes its place before anything is read
+        from whence.pipeline.source_plan import plan_read, wanted_of
+        from whence.store.opening import open_folder
+
         with open_folder(self._options.path, self._options.out) as store:
             parts = plan_read(store, self._options, wanted_of(self._options, self._conditions))
         return [SourcePartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, SourcePartition):  # Spark makes up another where there is none
+            from whence.pipeline.source_plan import wanted_of
+            from whence.pipeline.source_read import SourceRead
+
             shared = SourceRead(self._options, self._names, wanted_of(self._options, self._conditions))
             yield from shared.read(partition.part)

@@ -214,7 +214,8 @@ class Wanted:
             borne = np.zeros(len(messages), np.bool_)
             borne[Sieve(tuple(keys)).rows(messages, batch.items, batch.data, batch.base_offset)] = True
             tests.append(borne)
-        return messages[np.logical_and.reduce(tests)] if tests else messages
+        keep = np.logical_and.reduce(tests) if tests else None
+        return messages if keep is None or keep.all() else messages[keep]
 
     def keep(self, batch: Any) -> Any:
         """The rows of an Arrow record batch that meet all conditions."""

@@ -6,7 +6,6 @@
              covers there by then is scanned
     offsets  reads the records at some offsets, if records begin there
     damage   tells what is missing: reads nothing
-    all      everything, planned by the task: for a plan that another takes the place of
 
 The end of the log is fixed here: what is appended later belongs to the next query. What the plan finds in the index
 is not handed on: between plan and task it may have changed, and the task looks itself.
@@ -44,7 +43,6 @@ class PartKind(StrEnum):
     INDEX = "index"
     OFFSETS = "offsets"
     DAMAGE = "damage"
-    ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +173,12 @@ def _part_size(options: SourceOptions, size: int) -> int:
 def _scans(pieces: Sequence[Piece], options: SourceOptions) -> list[Part]:
     """A part for each piece; short ones, which a window leaves, go together."""
     size = _part_size(options, sum(piece.to_offset - piece.from_offset for piece in pieces))
-    parts: list[Part] = []
+    groups: list[list[Piece]] = []
+    room = 0
     for piece in pieces:
-        added = Part(PartKind.SCAN, (piece,))
-        if parts and parts[-1].size + added.size <= size:
-            parts[-1] = Part(PartKind.SCAN, (*parts[-1].pieces, piece))
-        else:
-            parts.append(added)
-    return parts
+        room -= piece.to_offset - piece.from_offset
+        if room < 0 or not groups:
+            groups.append([])
+            room = size - (piece.to_offset - piece.from_offset)
+        groups[-1].append(piece)
+    return [Part(PartKind.SCAN, tuple(group)) for group in groups]

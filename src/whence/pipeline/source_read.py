@@ -32,11 +32,12 @@ class SourceRead:
     names: tuple[str, ...]  # the columns
     wanted: Wanted
 
-    def read(self, part: Part) -> Iterator[Any]:
-        """The record batches of one part; none of them is empty."""
+    def read(self, part: Part | None) -> Iterator[Any]:
+        """The record batches of one part, or of all parts; none of them is empty."""
         with open_folder(self.options.path, self.options.out) as store:
             store.commit_log.use_kernel()
-            yield from PartReader(store, self).batches(part)
+            parts = plan_read(store, self.options, self.wanted) if part is None else [part]
+            yield from chain.from_iterable(map(PartReader(store, self).batches, parts))
 
 
 class PartReader:
@@ -59,9 +60,6 @@ class PartReader:
                 made = self._at_offsets(part.offsets)
             case PartKind.DAMAGE:
                 made = iter([self._columns.of_damage(part.damage)])
-            case PartKind.ALL:
-                parts = plan_read(self._store, self._options, self._wanted)
-                made = chain.from_iterable(map(self.batches, parts))
         for batch in made:
             kept = self._wanted.keep(batch)
             if kept.num_rows:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from whence.errors import CorruptError, FormatError, UsageError
-from whence.formats.rocketmq.body import decompress_body
 from whence.formats.rocketmq.sys_flag import SysFlag
 
 if TYPE_CHECKING:
@@ -260,6 +259,8 @@ class _Bodies:
     """The spans of the bodies of some rows, as many as fit into a batch once they are decompressed."""
 
     def __init__(self, parts: _Parts, *, raises: bool) -> None:
+        from whence.formats.rocketmq.body import decompress_body
+
         self.ats = parts.head(_BODY_AT).copy()
         self.sizes = parts.head(_BODY_SIZE).copy()
         self.count = len(parts.rows)
