@@ -160,6 +160,12 @@ class PowerLossDisk(Disk):
             self._notice_folders()
             self._write_tree(target, self._tree, self._choose_steps())
 
+    def fail_once(self, target: Path) -> None:
+        """The same, unless it has failed by now: another thread may be at a step that was chosen for it."""
+        with self._lock:
+            if not self.has_failed:
+                self.fail(target)
+
     def kill(self, target: Path) -> None:
         """Copy all as it is now: what a program leaves that is killed on a machine that stays on."""
         with self._lock:

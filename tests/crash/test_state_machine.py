@@ -240,6 +240,6 @@ def test_store_equals_a_plain_list():
     run_state_machine_as_test(StoreMachine, settings=settings(max_examples=60, stateful_step_count=40))
 
 
-@pytest.mark.long(part=2, count=2000)
+@pytest.mark.long(part=2, count=500)
 def test_store_equals_a_plain_list_in_thousands_of_lives(long_count: int):
     run_state_machine_as_test(StoreMachine, settings=settings(max_examples=long_count, stateful_step_count=60))
