@@ -91,7 +91,7 @@ def results(options: Options) -> Iterator[Result]:
 
         def find(columns: tuple[str, ...] | None) -> Callable[[list[bytes]], int]:
             def run(keys: list[bytes]) -> int:
-                answer = store.find_many(keys, topic=TOPIC, columns=columns, spark=False)
+                answer = store.answer_many(keys, topic=TOPIC, columns=columns, spark=False)
                 assert answer.receipt.complete
                 return len(answer)
 

@@ -68,7 +68,9 @@ def test_table_tells_median_spread_and_cpu_of_one_unit():
 def test_rehearsal_runs_all_benchmarks(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     command = [sys.executable, "-m", "benchmarks", "--small", "--no-java", "--rounds", "1", "--warm-up", "0"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = done.stdout
     assert "a rehearsal on little data" in told
     works = ["scan of 1 GiB", "batch lookup", "find of one key", "whence find STORE", "scan of 1 MiB"]
     works += ["a full IndexFile from", "a full IndexFile held", "index and queues", "append_batch"]
