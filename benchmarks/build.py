@@ -83,6 +83,8 @@ def _with_exponent(result: Result, measured: list[tuple[float, float]]) -> Resul
 class PlainProcesses:
     """Runs tasks in as many processes as there are cores. They are forked when all kernels are loaded."""
 
+    is_local = tries_once = True
+
     def __init__(self) -> None:
         self.slots = os.cpu_count() or 1
         self._pool = ProcessPoolExecutor(self.slots, get_context("fork"))

@@ -22,8 +22,10 @@ from tests.store_maker import FILE_SIZE, QUEUE_FILE_SIZE, log_bytes, make_store,
 from whence.errors import FullError, WhenceError
 from whence.files.disk import Disk
 from whence.formats.time_blocks import BLOCK_SIZE, decode_time_blocks
+from whence.pipeline import build as build_module
 from whence.pipeline import plan
 from whence.pipeline.build import Build, BuildPlace, BuildSettings, Built
+from whence.pipeline.tasks import Kind
 from whence.store.commit_log import CommitLog
 from whence.store.index_file import Shape
 from whence.store.message_store import Dialect
@@ -32,6 +34,8 @@ from whence.store.sidecar import read_sidecar
 
 class OneByOne:
     """Runs tasks in this process, one after the other."""
+
+    is_local = tries_once = True
 
     def __init__(self, slots: int = 2) -> None:
         self.slots = slots
@@ -78,6 +82,26 @@ def test_a_build_gives_rocketmqs_bytes_with_any_number_of_tasks(golden, tmp_path
     assert in_header_order(tmp_path / "sidecar/index") == in_header_order(store.store / "index")
     assert built.messages == len(store.records)
     assert not (tmp_path / "sidecar/work").exists()
+
+
+class LastFirst(OneByOne):
+    """The other way round."""
+
+    def map(self, name, task, inputs, *, size_of=None):
+        return super().map(name, task, inputs[::-1])[::-1]
+
+
+@pytest.mark.parametrize("runner", [OneByOne, LastFirst])
+@pytest.mark.parametrize("name", CLEAN + DIRECT + CRASHED)
+def test_two_tasks_that_fill_one_index_file_give_rocketmqs_bytes(golden, tmp_path, monkeypatch, name, runner):
+    monkeypatch.setattr(build_module, "HALVED_FROM", 2)
+    store, runner = golden(name), runner(slots=30)
+    built = build(store.store, tmp_path / "sidecar", runner, **settings_of(store))
+    assert in_header_order(tmp_path / "sidecar/index") == in_header_order(store.store / "index")
+    build(store.store, tmp_path / "whole", jobs=1, **settings_of(store))
+    assert published(tmp_path / "sidecar") == published(tmp_path / "whole")
+    halved = [file for file in built.files if file.kind is Kind.INDEX and file.items > 1]
+    assert runner.ran.count("build") > 2 * len(halved) > 0
 
 
 SMALL = {"shape": Shape(7, 20), "dialect": Dialect.V5_5, "queue_file_size": QUEUE_FILE_SIZE}
@@ -286,6 +310,18 @@ def test_a_build_that_was_killed_after_any_task_is_gone_on_with(tmp_path, short_
         build(store, sidecar, again, jobs=8, **SMALL)
         assert published(sidecar) == published(tmp_path / "whole")
         assert len(again.ran) == len(whole.ran) - left  # what was done is not done again
+
+
+def test_an_index_file_that_one_of_two_tasks_filled_is_made_anew(tmp_path, short_stretches, monkeypatch):
+    monkeypatch.setattr(build_module, "HALVED_FROM", 2)
+    store = sample(tmp_path / "store")
+    build(store, tmp_path / "whole", jobs=1, **SMALL)
+    for left in range(24, 40):
+        sidecar = tmp_path / f"sidecar{left}"
+        with pytest.raises(Killed):
+            build(store, sidecar, DyingRunner(left), jobs=20, **SMALL)
+        build(store, sidecar, jobs=20, **SMALL)
+        assert published(sidecar) == published(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("left", [b"", bytes(500)])

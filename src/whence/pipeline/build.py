@@ -39,7 +39,7 @@ from whence.formats.rocketmq.index_file import (
     decode_header,
 )
 from whence.formats.time_blocks import TIME_BLOCK
-from whence.pipeline.plan import plan_index
+from whence.pipeline.plan import cut_ranges, plan_index
 from whence.pipeline.scanning import cut_stretches, indexed_stretches, join_indexed, scan_stretches
 from whence.pipeline.task_runner import CountedRunner, TaskRunner
 from whence.pipeline.tasks import (
@@ -54,6 +54,7 @@ from whence.pipeline.tasks import (
     build_queues_task,
     build_times_task,
     file_state,
+    own_name,
     read_made,
 )
 from whence.store.commit_log import CommitLog
@@ -70,6 +71,7 @@ from whence.store.spill import SPILLED_ITEM, SPILLED_MESSAGE, Recipe, Spilled, m
 WORK = "work"
 GROUPS_A_SLOT = 2  # parts of the queues for each task that runs at once
 GROUPS_MAX = 1024
+HALVED_FROM = 1_000_000  # items of a file that is worth two tasks
 TIMES_A_TASK = 256  # files of the log whose time blocks one task makes
 SAMPLE_SIZE = 4 * 1048576  # bytes of log that tell how much room a build needs
 QUEUE_FOLDERS = ("consumequeue", "batchconsumequeue")
@@ -102,7 +104,6 @@ class BuildSettings:
     jobs: int | None = None
     rebuild: bool = False
     with_sums: bool = False  # whether each file's sha256 is told
-    is_local: bool = True  # whether all tasks run on this machine
     kinds: tuple[Kind, ...] = ALL_KINDS
 
 
@@ -243,7 +244,7 @@ class Build:
             tags=settings.dialect is Dialect.V5_5,
             batch_topics=settings.batch_topics,
             groups=groups,
-            flush=not settings.is_local,
+            flush=not runner.is_local,
         )
         self._stretches = cut_stretches(log, self._from, runner.slots, settings.jobs)
         self._work = place.sidecar / WORK / self._digest()
@@ -361,7 +362,7 @@ class Build:
             newest = known.newest_header
             newest_path = str(self._place.root / "index" / known.index_names[-1])
             room = shape.item_capacity - newest.next_item
-        return [
+        tasks = [
             IndexTask(
                 key=f"index-{number}-{digest}",
                 work=str(self._work),
@@ -374,6 +375,23 @@ class Build:
             )
             for number, plan in enumerate(plan_index(taken, shape.item_capacity - FIRST_ITEM, room))
         ]
+        # With fewer files than cores, one of them would wait for the others: each file is two tasks then.
+        is_shared = self._runner.tries_once and 0 < len(tasks) < (self._settings.jobs or self._runner.slots)
+        return [half for task in tasks for half in (self._halves(task) if is_shared else (task,))]
+
+    def _halves(self, task: IndexTask) -> Iterator[IndexTask]:
+        """Two tasks that fill the file of one."""
+        plan = task.plan
+        if task.goes_on_with or task.with_sums or plan.item_count < HALVED_FROM:
+            yield task
+            return
+        folder = self._work / own_name(task.key)
+        self._disk.add_folder(folder)
+        file = folder / "shared"
+        self._disk.create(file, self._settings.shape.file_size, reserve=False).close()
+        front, back = cut_ranges(plan.ranges, plan.item_count // 2)
+        yield replace(task, key=f"{task.key}-front", plan=replace(plan, ranges=front), file=str(file), leaves=True)
+        yield replace(task, plan=replace(plan, ranges=back), file=str(file), passed=front)
 
     def _queue_tasks(self, digest: str) -> list[QueueTask]:
         return [

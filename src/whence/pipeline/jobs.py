@@ -53,11 +53,6 @@ class JobOptions:
         if self.jobs is not None and self.jobs < 1:
             raise UsageError(f"--jobs {self.jobs}: there is at least one task")
 
-    @property
-    def is_local(self) -> bool:
-        """Whether all tasks run on this machine."""
-        return self.spark.master is None or self.spark.master.startswith("local")
-
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions(JobOptions):
@@ -107,7 +102,7 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
             open_session(options.spark, log_file=options.log_file, moves_rows=bool(fields or options.fields))
         )
         runner = Runner(spark, watcher)
-        evaluator = Evaluator(spark, runner, flush=not options.is_local)
+        evaluator = Evaluator(spark, runner, flush=not runner.is_local)
         definitions = _definitions(evaluator, known, fields, options.spark.conf)
         if built is None:
             noted = {} if known is None else known.fields
@@ -214,7 +209,6 @@ def _settings(
         jobs=options.jobs,
         rebuild=options.rebuild,
         with_sums=options.with_sums,
-        is_local=options.is_local,
         # A store of whence's own is indexed when it is closed: only what is not RocketMQ's is missing.
         kinds=(Kind.TIMES,) if ownership is not None and not options.rebuild else ALL_KINDS,
     )

@@ -88,10 +88,8 @@ class ManyOnSpark:
                 spark = stack.enter_context(open_session(self._settings, log_file=self._log_file))
                 runner = Runner(spark, self._watcher)
             first = self._stores[0]
-            master = self._settings.master
-            is_local = master is None or master.startswith("local")
             sidecar = first.sidecar or sidecar_of(first.folder)
-            work = stack.enter_context(work_folder(sidecar.absolute(), is_local=is_local))
+            work = stack.enter_context(work_folder(sidecar.absolute(), is_local=runner.is_local))
             for number, keys in enumerate(self._pieces):
                 self._counts.keys += len(keys)
                 yield from self._of_piece(keys, runner, work, work / f"{number}.keys")

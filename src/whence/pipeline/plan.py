@@ -122,6 +122,10 @@ class IndexPlan:
     before: ItemRange | None
     goes_on: bool
 
+    @property
+    def item_count(self) -> int:
+        return sum(each.count for each in self.ranges)
+
 
 def plan_index(taken: Sequence[Spilled], capacity: int, room: int) -> list[IndexPlan]:
     """Which items each index file gets, in order.
@@ -159,6 +163,20 @@ def item_ranges(taken: Sequence[Spilled], ends: Sequence[int], begin: int, end: 
             yield ItemRange(taken[at].name, first, count)
         begin += count
         at += 1
+
+
+def cut_ranges(ranges: Sequence[ItemRange], count: int) -> tuple[tuple[ItemRange, ...], tuple[ItemRange, ...]]:
+    """The first ``count`` items, and the rest."""
+    front: list[ItemRange] = []
+    back: list[ItemRange] = []
+    for each in ranges:
+        taken = min(each.count, count)
+        count -= taken
+        if taken:
+            front.append(replace(each, count=taken))
+        if taken < each.count:
+            back.append(replace(each, first=each.first + taken, count=each.count - taken))
+    return tuple(front), tuple(back)
 
 
 def _ends_bare(taken: Sequence[Spilled]) -> bool:

@@ -132,6 +132,11 @@ class Runner:
         self._watcher = progress
         self.slots = self._context.defaultParallelism
         """How many tasks run at once."""
+        master = str(self._context.master)
+        self.is_local = master.startswith("local")
+        """Whether all of them run on this machine."""
+        self.tries_once = re.fullmatch(r"local(\[[^,]*\])?", master) is not None
+        """Whether no task runs twice: Spark in one process tries none again, and starts no twins."""
 
     def map(
         self,

@@ -10,9 +10,14 @@ Result = TypeVar("Result")
 
 
 class TaskRunner(Protocol):
-    """Runs tasks side by side, ``slots`` of them at once; none for no inputs."""
+    """Runs tasks side by side, ``slots`` of them at once; none for no inputs.
+
+    ``is_local``: on this machine. ``tries_once``: no task runs twice, nor beside a twin.
+    """
 
     slots: int
+    is_local: bool
+    tries_once: bool
 
     def map(
         self,
@@ -29,6 +34,8 @@ class CountedRunner:
 
     def __init__(self, runner: TaskRunner) -> None:
         self.slots = runner.slots
+        self.is_local = runner.is_local
+        self.tries_once = runner.tries_once
         self.task_count = 0
         self._runner = runner
 

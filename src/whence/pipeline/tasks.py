@@ -6,7 +6,8 @@
     build_times_task     files of the log        -> their time blocks
 
 A task writes under names of its own, in the work folder, and flushes what readers will see. It renames nothing: only
-the driver, which holds the lock, does. So a task that runs twice, or after its driver has died, changes nothing.
+the driver, which holds the lock, does. So a task that runs twice, or after its driver has died, changes nothing. On
+one machine, where no task runs twice, two of them may fill one index file: its name is that of one run of the build.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -30,11 +31,12 @@ from whence.files.plain_file import PlainFile
 from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY, ENTRY_SIZE
 from whence.formats.rocketmq.index_file import IndexHeader
 from whence.formats.time_blocks import TIME_BLOCK, join_time_blocks
-from whence.pipeline.plan import IndexPlan
+from whence.pipeline.plan import IndexPlan, ItemRange
 from whence.store.index_builder import BuiltFile, IndexBuilder
 from whence.store.index_file import Shape
 from whence.store.queue_builder import BATCH_FILE_SIZE, QueueBuilder
 from whence.store.spill import (
+    Items,
     Recipe,
     Spilled,
     Stretch,
@@ -113,7 +115,11 @@ def file_state(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """``after``: header of the file before, if that is in no spill; ``goes_on_with``: its path, to extend it."""
+    """``after``: header of the file before, if that is in no spill; ``goes_on_with``: its path, to extend it.
+
+    ``file``: the one that two tasks fill, side by side. One puts the first items, and ``leaves``; the other has these
+    ``passed`` over, puts the rest and makes the file whole.
+    """
 
     key: str
     work: str
@@ -123,12 +129,15 @@ class IndexTask:
     after: IndexHeader | None
     goes_on_with: str
     with_sums: bool
+    file: str = ""
+    passed: tuple[ItemRange, ...] = ()
+    leaves: bool = False
 
 
 def build_index_task(task: IndexTask) -> Made:
     """Make one index file, or a longer one of the newest that is there."""
     work, disk, shape = Path(task.work), Disk(), Shape(task.slots, task.items)
-    folder = work / own_name(task.key)
+    folder = Path(task.file).parent if task.file else work / own_name(task.key)
     disk.add_folder(folder)
     after = None if task.after is None else BuiltFile(folder / "before", task.after)
     if task.goes_on_with:
@@ -140,12 +149,16 @@ def build_index_task(task: IndexTask) -> Made:
         last = next(spilled_items(work, task.plan.before.name, task.plan.before.first, 1))
         inherited = _full(shape, int(last.store_timestamps_ms[0]), int(last.physical_offsets[0]))
         after = BuiltFile(folder / "before", inherited)
-    builder = IndexBuilder(folder, shape, disk, after)
+    builder = IndexBuilder(folder, shape, disk, after, file=Path(task.file) if task.file else None)
     try:
         builder.ask_for_file()
-        for part in task.plan.ranges:
-            for items in spilled_items(work, part.name, part.first, part.count):
-                builder.put(*items)
+        for items in _items(work, task.passed):
+            builder.pass_over(*items)
+        for items in _items(work, task.plan.ranges):
+            builder.put(*items)
+        if task.leaves:
+            builder.leave()
+            return Made(())
         (built,) = builder.finish()
     finally:
         builder.close()
@@ -160,7 +173,13 @@ def build_index_task(task: IndexTask) -> Made:
         sha256_of(built.path) if task.with_sums else "",
         header,
     )
-    return _note(task.key, work, Made((made,)), disk)
+    # A file that two tasks fill is not whole when one has ended: a build that begins anew makes it again.
+    return Made((made,)) if task.file else _note(task.key, work, Made((made,)), disk)
+
+
+def _items(work: Path, ranges: Iterable[ItemRange]) -> Iterator[Items]:
+    for each in ranges:
+        yield from spilled_items(work, each.name, each.first, each.count)
 
 
 def _full(shape: Shape, end_ms: int, end_offset: int) -> IndexHeader:

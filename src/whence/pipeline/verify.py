@@ -103,7 +103,6 @@ class VerifySettings:
     queue_file_size: int | None = None
     batch_topics: tuple[str, ...] = ()
     jobs: int | None = None
-    is_local: bool = True
 
 
 @dataclass(slots=True)
@@ -221,7 +220,7 @@ class Verify:
             tags=not is_exact or settings.dialect is Dialect.V5_5,
             batch_topics=settings.batch_topics,
             groups=self._groups,
-            flush=not settings.is_local,
+            flush=not self._runner.is_local,
             marks=not is_exact,
         )
         claim, log = self._place.claim, self._log

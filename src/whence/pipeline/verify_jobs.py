@@ -65,8 +65,9 @@ def verify_indexes(folder: Path, options: JobOptions, watcher: Watcher | None = 
     with ExitStack() as stack:
         judged = Judged(stack, folder, sidecar, options)
         spark = stack.enter_context(open_session(options.spark, log_file=options.log_file))
-        work = stack.enter_context(work_folder(sidecar, is_local=options.is_local))
-        return judged.verify(Runner(spark, watcher), work)
+        runner = Runner(spark, watcher)
+        work = stack.enter_context(work_folder(sidecar, is_local=runner.is_local))
+        return judged.verify(runner, work)
 
 
 def repair_indexes(folder: Path, options: RepairOptions, watcher: Watcher | None = None) -> Repaired:
@@ -93,7 +94,7 @@ def repair_indexes(folder: Path, options: RepairOptions, watcher: Watcher | None
             stack.enter_context(locked(sidecar / "lock", sidecar))
             if changes_store:
                 stack.enter_context(locked(folder / "lock", folder))
-            work = stack.enter_context(work_folder(sidecar, is_local=options.is_local))
+            work = stack.enter_context(work_folder(sidecar, is_local=runner.is_local))
             judged = Judged(stack, folder, sidecar, options)
             found = judged.verify(runner, work)
             repaired = Repaired(found=len(found.damage), left=list(found.log_damage))
@@ -222,7 +223,6 @@ class Judged:
             queue_file_size=queue_file_size,
             batch_topics=TopicTable(self._store.folder, Disk(), now_ms).batch_topics(),
             jobs=options.jobs,
-            is_local=options.is_local,
         )
 
     # -- repair ----------------------------------------------------------------------------------------------------

@@ -98,6 +98,9 @@ class IndexBuilder:
     A builder puts what it is given. RocketMQ passes over messages that lie before the end of its index, and puts
     those of the last message twice: where to go on is the caller's to know. After a put that failed, ``put_count``
     tells how many items were put since the builder was made: those behind them can be put again.
+
+    ``file``: the one to fill, which the caller has made. Two builders may share it, each in a process of its own: one
+    puts the first items and leaves (:meth:`leave`), the other passes over them (:meth:`pass_over`) and puts the rest.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class IndexBuilder:
         *,
         live: bool = False,
         zone: tzinfo | None = UTC,
+        file: Path | None = None,
     ) -> None:
         if not (0 < shape.slot_capacity < 2**31 and 1 < shape.item_capacity < 2**31):
             raise UsageError(
@@ -130,7 +134,9 @@ class IndexBuilder:
         self._begin_file(None if after is None else after.header)
         self._is_asked_for = False
         self.put_count = 0
-        if after is not None and after.header.next_item < shape.item_capacity:
+        if file is not None:
+            self._file = disk.open(file)
+        elif after is not None and after.header.next_item < shape.item_capacity:
             self._go_on_with(after)
 
     @property
@@ -216,7 +222,6 @@ class IndexBuilder:
         """Put items that fit into the file and into the cache."""
         from whence.kernels.index_items import encode_linked_items, publish_items, unlink_items
 
-        is_first = self._next_item == FIRST_ITEM
         file = self._opened(int(store_timestamps_ms[0]))
         if self._map is not None and self._map[:HEADER_SIZE].tobytes() != encode_header(self.header):
             raise StoreError(f"{file.path}: another program has written to it; it is made again at the next start")
@@ -228,17 +233,36 @@ class IndexBuilder:
         except BaseException:
             unlink_items(np.ascontiguousarray(key_hashes), items.previous_items, self._slots)
             raise
-        if is_first:
-            self._begin_ms, self._begin_offset = int(store_timestamps_ms[0]), int(physical_offsets[0])
-        self._end_ms, self._end_offset = int(store_timestamps_ms[-1]), int(physical_offsets[-1])
-        self._slot_count += items.used
-        self._next_item += len(key_hashes)
+        self._count(physical_offsets, store_timestamps_ms, items.used)
         if not self._live:
             self._begin_flush(file)
         self.newest = BuiltFile(file.path, self.header)
         self.put_count += len(key_hashes)
         if self._map is not None:
             publish_items(self._map, np.ascontiguousarray(key_hashes), self._slots, self.header)
+
+    def pass_over(
+        self,
+        key_hashes: NDArray[np.int32],
+        physical_offsets: NDArray[np.int64],
+        store_timestamps_ms: NDArray[np.int64],
+    ) -> None:
+        """Link the first items of the file, which another builder writes."""
+        from whence.kernels.chains import link_items
+
+        used = link_items(key_hashes, self._next_item, self._slots, np.empty(len(key_hashes), np.int32))
+        self._count(physical_offsets, store_timestamps_ms, used)
+        self._begun_item = self._next_item
+
+    def _count(
+        self, physical_offsets: NDArray[np.int64], store_timestamps_ms: NDArray[np.int64], used_slots: int
+    ) -> None:
+        """Let the header tell of items that were linked."""
+        if self._next_item == FIRST_ITEM:
+            self._begin_ms, self._begin_offset = int(store_timestamps_ms[0]), int(physical_offsets[0])
+        self._end_ms, self._end_offset = int(store_timestamps_ms[-1]), int(physical_offsets[-1])
+        self._slot_count += used_slots
+        self._next_item += len(physical_offsets)
 
     def _begin_flush(self, file: DiskFile) -> None:
         """Let the disk write while items are linked: at the end there is little left to wait for."""
@@ -310,6 +334,12 @@ class IndexBuilder:
                 self._disk.flush_folder(self._folder)
         self.close()
         return self._built
+
+    def leave(self) -> None:
+        """Flush the items that were put. Slots and header are for the one who passes over them."""
+        assert self._file is not None
+        self._file.flush()
+        self.close()
 
     def close(self) -> None:
         """Let go of a file that is not finished."""
