@@ -26,11 +26,11 @@ SOURCE = Path(__file__).with_name("FreshScans.java")
 
 def install(spark: SparkSession) -> bool:
     """Add the rule to a session, if it is not there; False if this session or this Spark does not take it."""
-    from py4j.protocol import Py4JError, Py4JJavaError
-
     session = getattr(spark, "_jsparkSession", None)
     if session is None:
-        return False  # Spark Connect
+        return False  # Spark Connect, whose client may have no py4j
+    from py4j.protocol import Py4JError, Py4JJavaError
+
     jvm = spark._jvm
     assert jvm is not None
     try:

@@ -41,12 +41,29 @@ def register(spark: SparkSession) -> None:
     """
     from whence.pipeline import fresh_scans
 
-    if hasattr(spark, "_jsparkSession"):  # not under Spark Connect
+    is_connected = not hasattr(spark, "_jsparkSession")  # to a server, by Spark Connect
+    if not is_connected:
         context = spark.sparkContext
         if (context.master or "").startswith("local") and "PYSPARK_PYTHON" not in os.environ:
             context.pythonExec = sys.executable
     spark.dataSource.register(GuardedSource if fresh_scans.install(spark) else WhenceSource)
     spark.conf.set(PUSHDOWN, "true")
+    if is_connected:
+        _try_server(spark)
+
+
+def _try_server(spark: SparkSession) -> None:
+    """An error if the server cannot load the source: it would come with the first query, below many lines of Java."""
+    from pyspark.errors import PySparkException
+
+    try:
+        _ = spark.read.format(WhenceSource.name()).load(".").schema  # asks for no store
+    except PySparkException as error:
+        lines = str(error).partition("\n SQLSTATE")[0].strip().splitlines()
+        raise UsageError(
+            f"the Python of the Spark Connect server cannot load the source: {lines[-1]}; "
+            "whence[spark] has to be installed there, in the version and with the Python that it has here"
+        ) from error
 
 
 class WhenceSource(DataSource):
