@@ -47,12 +47,17 @@ def main() -> None:
     parser.add_argument("--core", type=int, help="the core to run on; the last one if none is named")
     parser.add_argument("--small", action="store_true", help="little data: a rehearsal, no measurement")
     parser.add_argument("--no-java", action="store_true", help="without Apache's classes")
+    parser.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="where the data sets are, instead of ~/.cache"
+    )
     parser.add_argument("--clean-data", action="store_true", help="remove the data sets, before anything else")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="every sample, as JSON")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(NAMES)
     if unknown:
         parser.error(f"no benchmark is called {' or '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    if arguments.data:
+        data.keep_in(arguments.data)
     if arguments.clean_data:
         data.clean()
         if not arguments.names:

@@ -83,7 +83,7 @@ def _with_exponent(result: Result, measured: list[tuple[float, float]]) -> Resul
 class PlainProcesses:
     """Runs tasks in as many processes as there are cores. They are forked when all kernels are loaded."""
 
-    is_local = tries_once = True
+    is_local, has_twins = True, False
 
     def __init__(self) -> None:
         self.slots = os.cpu_count() or 1

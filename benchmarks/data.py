@@ -49,10 +49,18 @@ START_MS = 1_794_789_730_000
 LOG_SIZE = 1 << 30
 
 
+_chosen: list[Path] = []
+
+
+def keep_in(folder: Path) -> None:
+    """Keep everything in this folder."""
+    _chosen[:] = [folder]
+
+
 def cache_folder() -> Path:
     """Where data, jars and compiled classes are kept: outside the tree."""
     root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "whence"
+    return _chosen[0] if _chosen else (Path(root) if root else Path.home() / ".cache") / "whence"
 
 
 def clean() -> None:

@@ -65,9 +65,9 @@ def test_table_tells_median_spread_and_cpu_of_one_unit():
 
 
 @pytest.mark.slow
-def test_rehearsal_runs_all_benchmarks(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_rehearsal_runs_all_benchmarks(tmp_path):
     command = [sys.executable, "-m", "benchmarks", "--small", "--no-java", "--rounds", "1", "--warm-up", "0"]
+    command += ["--data", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     told = done.stdout

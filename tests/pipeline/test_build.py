@@ -35,7 +35,7 @@ from whence.store.sidecar import read_sidecar
 class OneByOne:
     """Runs tasks in this process, one after the other."""
 
-    is_local = tries_once = True
+    is_local, has_twins = True, False
 
     def __init__(self, slots: int = 2) -> None:
         self.slots = slots

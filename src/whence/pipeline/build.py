@@ -376,7 +376,7 @@ class Build:
             for number, plan in enumerate(plan_index(taken, shape.item_capacity - FIRST_ITEM, room))
         ]
         # With fewer files than cores, one of them would wait for the others: each file is two tasks then.
-        is_shared = self._runner.tries_once and 0 < len(tasks) < (self._settings.jobs or self._runner.slots)
+        is_shared = not self._runner.has_twins and 0 < len(tasks) < (self._settings.jobs or self._runner.slots)
         return [half for task in tasks for half in (self._halves(task) if is_shared else (task,))]
 
     def _halves(self, task: IndexTask) -> Iterator[IndexTask]:

@@ -135,8 +135,8 @@ class Runner:
         master = str(self._context.master)
         self.is_local = master.startswith("local")
         """Whether all of them run on this machine."""
-        self.tries_once = re.fullmatch(r"local(\[[^,]*\])?", master) is not None
-        """Whether no task runs twice: Spark in one process tries none again, and starts no twins."""
+        self.has_twins = not self.is_local or master.startswith("local-cluster")
+        """Whether a task may run beside a twin. Spark in one process tries again only what has ended."""
 
     def map(
         self,

@@ -65,6 +65,7 @@ REACH_TIMEOUT_S = 5.0
 
 SOCKET_PATH_MAX = 104  # the least that a system allows; Linux takes 108
 SOCKET_NAME_SIZE = len("/.01234567-0123-0123-0123-0123456789ab.sock")
+CLOSED_TIMEOUT_S = 3  # Java ends when its standard input does
 END_TIMEOUT_S = 120  # the first time Java writes the archive of its classes then
 SAID_SIZE = 65_536
 
@@ -200,7 +201,11 @@ class _Start:
         assert self._java.stdin is not None
         self._java.stdin.close()
         try:
-            self._java.wait(END_TIMEOUT_S)
+            try:
+                self._java.wait(CLOSED_TIMEOUT_S)
+            except TimeoutExpired:  # a process that was forked meanwhile has its standard input open, too
+                self._java.terminate()
+                self._java.wait(END_TIMEOUT_S)
         except BaseException as error:
             self._end_java()
             if not isinstance(error, TimeoutExpired):

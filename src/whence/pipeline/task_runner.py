@@ -12,12 +12,13 @@ Result = TypeVar("Result")
 class TaskRunner(Protocol):
     """Runs tasks side by side, ``slots`` of them at once; none for no inputs.
 
-    ``is_local``: on this machine. ``tries_once``: no task runs twice, nor beside a twin.
+    ``is_local``: on this machine. ``has_twins``: a task may run beside a twin, one that was given up for lost or one
+    that is to end sooner.
     """
 
     slots: int
     is_local: bool
-    tries_once: bool
+    has_twins: bool
 
     def map(
         self,
@@ -35,7 +36,7 @@ class CountedRunner:
     def __init__(self, runner: TaskRunner) -> None:
         self.slots = runner.slots
         self.is_local = runner.is_local
-        self.tries_once = runner.tries_once
+        self.has_twins = runner.has_twins
         self.task_count = 0
         self._runner = runner
 

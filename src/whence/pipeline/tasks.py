@@ -7,7 +7,7 @@
 
 A task writes under names of its own, in the work folder, and flushes what readers will see. It renames nothing: only
 the driver, which holds the lock, does. So a task that runs twice, or after its driver has died, changes nothing. On
-one machine, where no task runs twice, two of them may fill one index file: its name is that of one run of the build.
+one machine, where no task has a twin, two of them may fill one index file: its name is that of one run of the build.
 """
 
 from __future__ import annotations
