@@ -6,8 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
-# CHECKED are the folders that ruff and mypy look at; a release archive may lack some of them.
+# CHECKED are the folders that ruff and mypy look at, EXAMPLES hold notebooks, which ruff reads, too; a release archive
+# may lack some of them.
 CHECKED := $(wildcard src tests benchmarks)
+EXAMPLES := $(wildcard examples)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -29,8 +31,8 @@ test-long: $(VENV)/.stamp-dev ## run the long tests of one part (PART=1) or of a
 	$(BIN)/pytest -s --long $(or $(PART),all)
 
 lint: $(VENV)/.stamp-dev ## ruff, mypy --strict, import-linter
-	$(BIN)/ruff check $(CHECKED)
-	$(BIN)/ruff format --check $(CHECKED)
+	$(BIN)/ruff check $(CHECKED) $(EXAMPLES)
+	$(BIN)/ruff format --check $(CHECKED) $(EXAMPLES)
 	$(BIN)/mypy $(CHECKED)
 	$(BIN)/lint-imports
 

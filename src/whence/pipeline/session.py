@@ -100,6 +100,7 @@ def open_session(
                 f"a Spark session is active already, on {active.master}; stop it first, or do not ask for "
                 f"master {settings.master}"
             )
+        use_this_python(active)
         yield SparkSession.builder.getOrCreate()
         return
     with _own_folder() as folder, _quiet_gateway():
@@ -116,6 +117,15 @@ def open_session(
             raise
         else:
             starting.stop()
+
+
+def use_this_python(context: SparkContext) -> None:
+    """Have tasks on this machine run in the Python that asks, unless PYSPARK_PYTHON names another.
+
+    The one that Spark finds on the path by itself may know nothing of whence, as in a notebook.
+    """
+    if (context.master or "").startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        context.pythonExec = sys.executable
 
 
 @contextmanager

@@ -9,8 +9,6 @@ each task reads its part and gives Arrow record batches. docs/spark.md tells the
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -36,16 +34,14 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 def register(spark: SparkSession) -> None:
     """Make ``format("whence")`` known to a session, and have Spark push filters down to such sources.
 
-    Tasks on this machine run in this Python, unless PYSPARK_PYTHON says otherwise: the one that Spark finds on the
-    path by itself may know nothing of whence.
+    Tasks on this machine run in this Python, unless PYSPARK_PYTHON says otherwise.
     """
     from whence.pipeline import fresh_scans
+    from whence.pipeline.session import use_this_python
 
     is_connected = not hasattr(spark, "_jsparkSession")  # to a server, by Spark Connect
     if not is_connected:
-        context = spark.sparkContext
-        if (context.master or "").startswith("local") and "PYSPARK_PYTHON" not in os.environ:
-            context.pythonExec = sys.executable
+        use_this_python(spark.sparkContext)
     spark.dataSource.register(GuardedSource if fresh_scans.install(spark) else WhenceSource)
     spark.conf.set(PUSHDOWN, "true")
     if is_connected:
