@@ -15,22 +15,17 @@ Nothing here depends on how far an earlier recovery came: it may be killed at an
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from whence.errors import CorruptError, FormatError, FullError, StoreError, UsageError
+from whence.errors import CorruptError, FormatError, StoreError, UsageError
 from whence.files.disk import ZEROS, Disk
-from whence.files.folder import files_in, is_folder
-from whence.files.mapped_file import MappedFile
+from whence.files.folder import files_in
 from whence.files.names import OFFSET_MAX, is_digits, sidecar_of
 from whence.files.plain_file import PlainFile
-from whence.formats.rocketmq.index_file import FIRST_ITEM, decode_items, item_position
 from whence.store.commit_log import CommitLog, is_half
 from whence.store.index_builder import BuiltFile
-from whence.store.index_cut import cut_index_file, rewrite
-from whence.store.index_file import IndexFile
-from whence.store.index_proof import prove
+from whence.store.index_recovery import IndexRecovery, RecoveredIndex
 from whence.store.log_tail import CUT, keep_aside
 from whence.store.message_store import Dialect, read_checkpoint
 from whence.store.ownership import NO_INDEX, Flushed, Ownership, is_same_log
@@ -65,9 +60,6 @@ class Recovery:
         self._log = CommitLog(*ownership.settings.log_paths(folder))
         self._log.use_kernel()
         self._flushed = ownership.flushed
-        self._end = 0  # of the log
-        self._index_from = 0
-        self._proven: tuple[int, BuiltFile] | None = None
         self._kept_aside: list[Path] = []
 
     def run(self) -> Recovered:
@@ -76,26 +68,24 @@ class Recovery:
             self._check_log()
             if not is_same_log(self._log, self._flushed):
                 self._flushed = Flushed()
-            self._end = end = self._find_end()
+            end = self._find_end()
             self._cut_log(end)
             begin = min(self._log.begin_offset, end)
             queues_from, size = self._recover_queues(begin, end)
-            self._index_from = max(begin, min(self._flushed.index, end))
-            kept = self._cut_index()
+            index = self._recover_index(max(begin, min(self._flushed.index, end)), end)
         finally:
             self._log.close()
-        newest = kept[-1] if kept else None
+        newest = index.flushed[-1] if index.flushed else None
         flushed = replace(
             self._flushed,
             queues=queues_from,
             queues_size=size,
-            index=self._index_from,
+            index=index.flushed_offset,
             index_name="" if newest is None else newest.path.name,
             index_header=NO_INDEX if newest is None else newest.header,
-            older_index_names=tuple(file.path.name for file in kept[:-1]),
+            older_index_names=tuple(file.path.name for file in index.flushed[:-1]),
         )
-        index_offset, newest = self._proven or (self._index_from, newest)
-        return Recovered(end, flushed, index_offset, newest, self._kept_aside)
+        return Recovered(end, flushed, index.offset, index.newest, self._kept_aside)
 
     # -- the log ---------------------------------------------------------------------------------------------
 
@@ -215,108 +205,17 @@ class Recovery:
 
     # -- the index -------------------------------------------------------------------------------------------
 
-    def _cut_index(self) -> list[BuiltFile]:
-        """Keep the index files that are known to be right, cut to what is, and remove the others; those kept."""
-        folder = self._folder / "index"
-        there = _index_files(folder)
-        kept = self._known_to_be_right(there)
-        is_whole = self._is_clean and all(file.header == there[file.path.name].header() for file in kept[-1:])
-        if kept and not is_whole:
-            self._proven = self._prove_file(kept[-1])
-            is_whole = self._proven is not None
-        while kept and not (is_whole and kept[-1].header.end_physical_offset < self._index_from):
-            last = self._cut_file(kept.pop())
-            is_whole = True  # the one before was full: nothing was written to it since it was flushed
-            if last is not None:
-                kept.append(last)
-        removed = _names_in(folder) - {file.path.name for file in kept}
-        for name in sorted(removed, reverse=True):
-            self._disk.remove(folder / name)
-        if removed:
-            self._disk.flush_folder(folder)
-        return kept
-
-    def _known_to_be_right(self, there: dict[str, IndexFile]) -> list[BuiltFile]:
-        """The index files that whence flushed, oldest first, with the headers that they had then.
-
-        Files at the front may have expired. Where one behind them is gone, as a broker deletes the newest after a
-        crash, those before it were full and are whole, but for the last message of the last one: further items of it
-        may have been in the one that is gone.
-        """
-        flushed, shape = self._flushed, self._settings.shape
-        kept: list[BuiltFile] = []
-        for name in flushed.older_index_names:
-            file = there.get(name)
-            if file is not None and file.size == shape.file_size and file.header().item_count >= shape.item_capacity:
-                kept.append(BuiltFile(file.path, file.header()))
-            elif kept or self._log.begin_offset == 0:
-                break
-        else:
-            newest = there.get(flushed.index_name)
-            if newest is not None and newest.size == shape.file_size:
-                return [*kept, BuiltFile(newest.path, flushed.index_header)]
-        end = kept[-1].header.end_physical_offset if kept else 0
-        self._index_from = max(self._log.begin_offset, min(self._index_from, end))
-        return kept
-
-    def _prove_file(self, file: BuiltFile) -> tuple[int, BuiltFile] | None:
-        """The newest file with all that it holds, if the log proves it, and where dispatch goes on behind that.
-
-        So it is if its writer was killed: what it wrote is there. What it did not finish is put right.
-        """
-        if file.header.end_physical_offset >= self._index_from:
-            return None
-        shape = self._settings.shape
-        with MappedFile(file.path) as mapped:
-            proven = prove(
-                mapped,
-                shape,
-                file.header,
-                self._log,
-                self._index_from,
-                self._end,
-                tags=self._settings.dialect is Dialect.V5_5,
-            )
-            if proven is None:
-                return None
-            with self._disk.open(file.path) as changed:
-                rewrite(changed, mapped, shape, proven.slots, proven.header)
-                changed.flush()
-        return proven.end_offset, BuiltFile(file.path, proven.header)
-
-    def _cut_file(self, file: BuiltFile) -> BuiltFile | None:
-        """Cut a file to the items of messages before the point where dispatch goes on; None if nothing is left of it.
-
-        Nothing is left of a damaged one, either, nor where a copy has no room: then dispatch goes on where it began.
-        """
-        shape, header, below = self._settings.shape, file.header, self._index_from
-        with MappedFile(file.path) as mapped:
-            first, behind = (item_position(shape.slot_capacity, n) for n in (FIRST_ITEM, header.next_item))
-            offsets = decode_items(mapped.data[first:behind])["physical_offset"]
-            # Not numpy's search, which would first make a native copy of all offsets.
-            count = bisect_left(offsets, below)
-            end = int(offsets[count - 1]) if count else -1
-            if self._log.begin_offset <= end < header.end_physical_offset:
-                time = self._log.read(end).store_timestamp_ms
-                header = replace(
-                    header, end_physical_offset=end, end_timestamp_ms=time, item_count=FIRST_ITEM + count
-                )
-            del offsets
-        if header.end_physical_offset >= below:
-            return None
-        try:
-            return BuiltFile(file.path, cut_index_file(file.path, shape, header, self._disk))
-        except (CorruptError, FullError):
-            self._index_from = max(self._log.begin_offset, header.begin_physical_offset)
-            return None
-
-
-def _names_in(folder: Path) -> set[str]:
-    """Of the files in ``index/``, and of those that were being made to take the place of one."""
-    names = files_in(folder) if is_folder(folder) else ()
-    return {name for name in names if is_digits(name) or is_digits(name.removeprefix(".").removesuffix(".new"))}
-
-
-def _index_files(folder: Path) -> dict[str, IndexFile]:
-    """What is in ``index/``, by name."""
-    return {name: IndexFile(folder / name) for name in sorted(_names_in(folder)) if is_digits(name)}
+    def _recover_index(self, flushed_to: int, end: int) -> RecoveredIndex:
+        """Keep of the index what is known to be right, or what the log proves."""
+        flushed, settings = self._flushed, self._settings
+        names = (*flushed.older_index_names, flushed.index_name) if flushed.index_name else ()
+        return IndexRecovery(
+            self._folder / "index",
+            settings.shape,
+            self._log,
+            self._disk,
+            names=names,
+            newest_header=flushed.index_header,
+            tags=settings.dialect is Dialect.V5_5,
+            is_clean=self._is_clean,
+        ).run(flushed_to, end)
