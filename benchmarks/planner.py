@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from benchmarks.harness import Comparison, Options, Peer, Result, Sample, measure
 from whence.files.names import offset_name
 from whence.pipeline.plan import LogFilePlace, cut_log, join_stretches, plan_index, stretch_size
+from whence.store.log_file import HEAD_SIZE
 from whence.store.spill import Spilled, Stretch
 
 FILE_SIZE = 1 << 30
@@ -76,6 +77,7 @@ def found(stretch: Stretch) -> Spilled:
         message_count=MESSAGES,
         item_count=ITEMS,
         last_offset=stretch.to_offset - 550,
+        last_head="00" * HEAD_SIZE,
         ends_bare=False,
         is_log_end=stretch.is_last,
         damage=(),

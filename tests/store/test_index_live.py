@@ -31,8 +31,10 @@ from whence.store.index_file import IndexFile, Shape
 T = 1_700_000_000_000
 
 
-def live(folder: Path, shape: Shape, disk: Disk | None = None, after: BuiltFile | None = None) -> IndexBuilder:
-    return IndexBuilder(folder, shape, disk or UnflushedDisk(), after, live=True)
+def live(
+    folder: Path, shape: Shape, disk: Disk | None = None, after: BuiltFile | None = None, *, ordered: bool = False
+) -> IndexBuilder:
+    return IndexBuilder(folder, shape, disk or UnflushedDisk(), after, live=True, ordered=ordered)
 
 
 def header_of(rows: Sequence[Row], shape: Shape) -> IndexHeader:
@@ -45,12 +47,14 @@ def header_of(rows: Sequence[Row], shape: Shape) -> IndexHeader:
 @given(st.lists(ROWS, min_size=1, max_size=40), SHAPES, st.data())
 def test_a_live_builder_writes_the_bytes_of_a_build_at_once(tmp_path_factory, rows, shape, data):
     folder = tmp_path_factory.mktemp("live")
-    builder = live(folder / "live", shape)
+    builder = live(folder / "live", shape, ordered=data.draw(st.booleans()))
     left = rows
     while left:
         taken = data.draw(st.integers(1, len(left)))
         put(builder, left[:taken])
         left = left[taken:]
+        if data.draw(st.booleans()):
+            builder.flush()
     built = builder.finish()
     at_once = build(folder / "once", rows, shape)
     assert bytes_of(built) == bytes_of(at_once)
@@ -66,6 +70,31 @@ def test_what_was_put_is_in_the_file_when_put_returns(tmp_path):
         (path,) = (tmp_path / "live").iterdir()
         (expected,) = build(tmp_path / f"once{number}", EXAMPLE[:number], shape)
         assert path.read_bytes() == expected.path.read_bytes()
+    builder.close()
+
+
+class FlushedStates(UnflushedDisk):
+    """Keeps what a file had each time it was flushed."""
+
+    def __init__(self) -> None:
+        self.states: list[bytes] = []
+
+    def fsync(self, path: Path, descriptor: int) -> None:
+        if path.is_file():
+            self.states.append(path.read_bytes())
+
+
+def test_slots_lead_to_the_items_of_an_ordered_builder_once_these_are_flushed(tmp_path):
+    shape, disk = Shape(5, 20), FlushedStates()
+    builder = live(tmp_path / "live", shape, disk, ordered=True)
+    (expected,) = build(tmp_path / "once", EXAMPLE, shape)
+    all_of_it, items_at = expected.path.read_bytes(), item_position(shape.slot_capacity, 1)
+    put(builder, EXAMPLE)
+    builder.flush()
+    items_only, published = disk.states
+    assert items_only[items_at:] == all_of_it[items_at:] and not any(items_only[slot_position(0) : items_at])
+    assert decode_header(items_only).item_count == 1
+    assert published == all_of_it
     builder.close()
 
 

@@ -286,6 +286,8 @@ SIDECAR = Sidecar(
     newest_header=IndexHeader(1_700_000_000_000, 1_700_000_001_000, 190000, 199000, 8, 12),
     other_topics=("a/b",),
     fields={"city": FIELD},
+    marks=((100, b"\x02" * 48),),
+    growing=True,
 )
 
 
@@ -303,6 +305,8 @@ def test_what_a_sidecar_claims_is_told(tmp_path):
         "last_record_offset": 199000,
         "last_record_head": "01ff" * 24,
         "other_topics": "a/b",
+        "marks": 1,
+        "is_growing": True,
         "indexed": [{"from_offset": 0, "to_offset": 65536}, {"from_offset": 131072, "to_offset": 200000}],
         "newest_index": [asdict(SIDECAR.newest_header)],
         "fields": [

@@ -1,7 +1,9 @@
 """sidecar.json: what is written is read again, and what whence did not write is refused by its name."""
 
 import json
+import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from whence.store.commit_log import CommitLog
 from whence.store.field_claim import SQL_SIZE_MAX, FieldClaim, check_field_name
 from whence.store.index_file import IndexFile, Shape
 from whence.store.message_store import Dialect
-from whence.store.sidecar import Claim, Sidecar, decode_sidecar, read_sidecar
+from whence.store.sidecar import Claim, Sidecar, decode_sidecar, read_sidecar, thinned_marks
 
 FIELD = FieldClaim(
     sql="get_json_object(cast(body as string), '$.city')",
@@ -77,6 +79,10 @@ FIELDS = st.builds(
         in_place=st.booleans(),
         other_topics=st.lists(st.text(max_size=5), max_size=3).map(tuple),
         fields=st.dictionaries(st.from_regex(r"[a-z0-9_][a-z0-9_-]{0,63}", fullmatch=True), FIELDS, max_size=2),
+        marks=st.dictionaries(offsets, st.binary(max_size=48), max_size=4).map(
+            lambda marks: tuple(sorted(marks.items()))
+        ),
+        growing=st.booleans(),
     )
 )
 def test_what_is_written_is_read_again(tmp_path_factory, sidecar):
@@ -114,6 +120,48 @@ def test_the_last_record_tells_whether_it_is_the_same_log(tmp_path):
     log.close()
 
 
+def test_marks_tell_how_much_of_a_log_that_was_cut_is_the_same(tmp_path):
+    made = make_store(tmp_path / "store", [message(keys=f"k{number}") for number in range(9)], base=8192)
+    log = CommitLog(made.folder / "commitlog")
+    heads = [(offset, log.raw(offset, 48)) for offset in made.offsets]
+    claim = replace(
+        SIDECAR,
+        indexed=((0, 100), (8192, made.end_offset)),
+        marks=((100, b"expired"), *heads[2:6:3]),
+        last_record_offset=heads[8][0],
+        last_record=heads[8][1],
+        queues_size=180,
+    )
+    assert claim.is_of(log)
+    cut = replace(claim, last_record=bytes(48)).cut_to_mark(log)
+    assert cut is not None and cut.is_of(log)
+    assert (cut.last_record_offset, cut.last_record) == heads[5]
+    assert cut.indexed == ((0, 100), (8192, made.offsets[6]))
+    assert cut.marks == claim.marks[:-1]
+    assert cut.queues_size == -1  # nobody knows
+    changed = replace(claim, marks=(*claim.marks[:-1], (heads[5][0], bytes(48))))
+    assert not changed.is_of(log)  # although the last record is there: it may lie behind the log's new end
+    cut = changed.cut_to_mark(log)
+    assert cut is not None and cut.last_record_offset == heads[2][0]
+    assert replace(claim, marks=((100, b"expired"), (heads[2][0], bytes(48)))).cut_to_mark(log) is None
+    assert replace(claim, marks=(), last_record=bytes(48)).cut_to_mark(log) is None
+    log.close()
+
+
+@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=300))
+def test_few_marks_are_kept_and_none_is_far_from_the_next(steps):
+    """However the log grew, of two marks the older is at most four times as far from its end, but for the oldest."""
+    marks: tuple[tuple[int, bytes], ...] = ()
+    offset = 0
+    for step in steps:
+        marks = thinned_marks([*marks, (offset, b"")], offset + step)
+        offset += step
+    distances = [offset - mark[0] for mark in reversed(marks)]
+    assert marks[0][0] == 0 and distances[0] == steps[-1]
+    assert all(further <= 4 * nearer or nearer < max(steps) for nearer, further in pairwise(distances))
+    assert len(marks) <= 2 + 2 * math.log(max(offset, 2), 2)
+
+
 def test_an_index_file_is_ours_if_it_is_named_and_as_it_was_left(tmp_path):
     made = make_store(tmp_path / "store", [message(keys=f"k{number}") for number in range(60)])
     first, *_, last = (IndexFile(path) for path in made.index_files)
@@ -132,6 +180,8 @@ def test_an_index_file_is_ours_if_it_is_named_and_as_it_was_left(tmp_path):
     assert not ours(replace(claim, newest_header=IndexHeader(0, 0, 0, 0, 0, 1)), last)
     assert not ours(replace(claim, index_names=names[1:]), first)
     assert not ours(replace(claim, in_place=False), first)
+    grown = replace(claim, newest_header=IndexHeader(0, 0, 0, 0, 0, 1), growing=True)
+    assert ours(grown, last)  # the follower is ahead of what it says
 
 
 # What whence did not write

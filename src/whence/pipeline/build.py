@@ -40,7 +40,7 @@ from whence.formats.rocketmq.index_file import (
 )
 from whence.formats.time_blocks import TIME_BLOCK
 from whence.pipeline.plan import cut_ranges, plan_index
-from whence.pipeline.scanning import cut_stretches, indexed_stretches, join_indexed, scan_stretches
+from whence.pipeline.scanning import cut_stretches, scan_stretches
 from whence.pipeline.task_runner import CountedRunner, TaskRunner
 from whence.pipeline.tasks import (
     TAKEN,
@@ -61,12 +61,11 @@ from whence.store.commit_log import CommitLog
 from whence.store.damage import Damage
 from whence.store.field_claim import FieldClaim
 from whence.store.index_file import Shape
-from whence.store.log_file import HEAD_SIZE
 from whence.store.log_scan import LogScan
 from whence.store.message_store import Dialect
 from whence.store.queue_files import queues_size
-from whence.store.sidecar import Sidecar
-from whence.store.spill import SPILLED_ITEM, SPILLED_MESSAGE, Recipe, Spilled, machine_id, read_spilled
+from whence.store.sidecar import Mark, Sidecar, indexed_stretches, join_indexed
+from whence.store.spill import NOWHERE, SPILLED_ITEM, SPILLED_MESSAGE, Recipe, Spilled, machine_id, read_spilled
 
 WORK = "work"
 GROUPS_A_SLOT = 2  # parts of the queues for each task that runs at once
@@ -517,15 +516,16 @@ class Build:
             in_place=self._place.in_place,
             other_topics=tuple(sorted({*without_folder, *(() if known is None else known.other_topics)})),
             fields=dict(self._fields),
+            marks=() if known is None else known.marks,
         )
 
-    def _last_record(self, taken: Sequence[Spilled]) -> tuple[int, bytes]:
+    def _last_record(self, taken: Sequence[Spilled]) -> Mark:
         """Offset and head of the last record that was taken."""
         for spilled in reversed(taken):
             if spilled.message_count:
-                return spilled.last_offset, self._log.raw(spilled.last_offset, HEAD_SIZE)
+                return spilled.last_offset, bytes.fromhex(spilled.last_head)
         if self._known is None:
-            return -1, b""
+            return NOWHERE, b""
         return self._known.last_record_offset, self._known.last_record
 
     def _rename(self, renames: Sequence[tuple[Path, Path]]) -> None:

@@ -31,14 +31,14 @@ from whence.pipeline.build import WORK, BuiltField, BuiltFields, PublishedFile, 
 from whence.pipeline.field_evaluation import Definition, Evaluated
 from whence.pipeline.field_tasks import FieldTask, MadeField, build_field_task
 from whence.pipeline.plan import plan_index
-from whence.pipeline.scanning import indexed_stretches, join_indexed, walk_log
+from whence.pipeline.scanning import walk_log
 from whence.pipeline.task_runner import CountedRunner, TaskRunner
 from whence.pipeline.tasks import IndexTask, Kind, own_name
 from whence.store.commit_log import CommitLog
 from whence.store.damage import Damage
 from whence.store.field_claim import FOLDER, FieldClaim
 from whence.store.index_file import Shape
-from whence.store.sidecar import Sidecar
+from whence.store.sidecar import Sidecar, indexed_stretches, join_indexed
 from whence.store.spill import Spilled, Stretch
 from whence.store.stretch_rows import proven_stretches
 

@@ -29,7 +29,7 @@ from whence.pipeline.repair_tasks import (
     rebuild_index_task,
     rebuild_queues_task,
 )
-from whence.pipeline.scanning import SpilledLog, indexed_stretches
+from whence.pipeline.scanning import SpilledLog
 from whence.pipeline.task_runner import TaskRunner
 from whence.pipeline.tasks import TimesTask, build_times_task, own_name
 from whence.pipeline.verify import (
@@ -46,6 +46,7 @@ from whence.store.index_check import IndexFindings
 from whence.store.message_store import Dialect, read_checkpoint
 from whence.store.queue_files import queues_size
 from whence.store.sidecar import NAME as SIDECAR_NAME
+from whence.store.sidecar import indexed_stretches
 from whence.store.spill import group_of
 
 

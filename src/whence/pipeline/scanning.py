@@ -8,7 +8,7 @@ taken = scan_stretches(stretches, recipe, work, runner)      spills in the order
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -85,26 +85,6 @@ def _joined(
             return joined.taken
         todo = joined.again
         tries += 1
-
-
-def indexed_stretches(
-    log: CommitLog, begin: int, end: int, holes: Iterable[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """``[begin, end)`` of a log as unbroken stretches: without its gaps, and ``holes`` that cannot be read."""
-    gaps = [(gap_begin, gap_end) for gap_begin, gap_end, _ in log.gaps(end)]
-    stretches = []
-    for hole_begin, hole_end in sorted([*gaps, *holes]):
-        if begin < min(hole_begin, end):
-            stretches.append((begin, min(hole_begin, end)))
-        begin = max(begin, hole_end)
-    return [*stretches, (begin, end)] if begin < end else stretches
-
-
-def join_indexed(before: Sequence[tuple[int, int]], more: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Stretches that were indexed, and those that follow them."""
-    if before and more and before[-1][1] == more[0][0]:
-        return (*before[:-1], (before[-1][0], more[0][1]), *more[1:])
-    return (*before, *more)
 
 
 class SpilledLog:

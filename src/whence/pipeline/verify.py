@@ -40,7 +40,7 @@ from whence.pipeline.check_tasks import (
     check_times_task,
 )
 from whence.pipeline.index_parts import IndexPart, plan_parts, read_ends, shapes_of
-from whence.pipeline.scanning import SpilledLog, cut_stretches, indexed_stretches, scan_stretches
+from whence.pipeline.scanning import SpilledLog, cut_stretches, scan_stretches
 from whence.pipeline.task_runner import CountedRunner, TaskRunner
 from whence.pipeline.tasks import TAKEN
 from whence.store.commit_log import CommitLog
@@ -51,7 +51,7 @@ from whence.store.index_file import Shape
 from whence.store.message_store import Dialect, read_checkpoint
 from whence.store.queue_files import queues_size
 from whence.store.sidecar import NAME as SIDECAR_NAME
-from whence.store.sidecar import Sidecar
+from whence.store.sidecar import Sidecar, indexed_stretches
 from whence.store.spill import Recipe, Spilled, group_of, spilled_times
 
 if TYPE_CHECKING:

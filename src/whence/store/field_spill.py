@@ -100,6 +100,7 @@ class FieldSpill:
             message_count=self._message_count,
             item_count=self._items.item_count,
             last_offset=self._last_offset,
+            last_head="",
             ends_bare=False,  # a message without a value begins no file: none but whence makes these
             is_log_end=False,
             damage=(),

@@ -14,6 +14,10 @@ A live builder serves readers while it builds: slots and header follow each chun
     builder = IndexBuilder(folder / "index", DEFAULT_SHAPE, Disk(), newest, live=True)
     builder.put(...)                 is found by readers in all processes when this returns
     builder.flush()                  lasts when this returns; go on
+
+An ordered one lets readers see items at :meth:`IndexBuilder.flush`, when they are on the disk: items are flushed,
+then slots lead to them and the header counts them, and these are flushed. So whatever the power leaves, no slot leads
+to an item that is not there, and who reads an index whose writer is gone finds all that was flushed before.
 """
 
 from __future__ import annotations
@@ -93,7 +97,9 @@ class IndexBuilder:
     power failure leaves of an unfinished build is for recovery to judge.
 
     ``live``: the header counts what was put when :meth:`put` returns, and readers find it. Otherwise it does so once
-    the file is full, or :meth:`finish` is called. ``zone``: the one in which files are named, None for the machine's.
+    the file is full, or :meth:`finish` is called. ``ordered``: it is live, but readers find items once they are
+    flushed. ``reserve``: whether a live file takes all its room when it is begun, so that a full disk is told then;
+    otherwise only its slots do. ``zone``: the one in which files are named, None for the machine's.
 
     A builder puts what it is given. RocketMQ passes over messages that lie before the end of its index, and puts
     those of the last message twice: where to go on is the caller's to know. After a put that failed, ``put_count``
@@ -111,6 +117,8 @@ class IndexBuilder:
         after: BuiltFile | None = None,
         *,
         live: bool = False,
+        ordered: bool = False,
+        reserve: bool = True,
         zone: tzinfo | None = UTC,
         file: Path | None = None,
     ) -> None:
@@ -122,6 +130,10 @@ class IndexBuilder:
         self._shape = shape
         self._disk = disk
         self._live = live
+        self._ordered = ordered
+        self._unled: list[NDArray[np.int32]] = []  # hashes of items to which no slot leads yet
+        self._told = b""  # the header that readers see
+        self._reserve = live and reserve
         self._zone = zone
         self._built: list[BuiltFile] = []
         self._full: list[BuiltFile] = []  # that are not flushed yet
@@ -169,6 +181,7 @@ class IndexBuilder:
                     if last.path.stat().st_blocks * BLOCK_SIZE < self._shape.file_size:
                         write_slots(self._file, self._slots)
                     self._map = _mapped(self._file)
+                    self._told = encode_header(self.header)
             except BaseException:
                 self.close()
                 raise
@@ -220,10 +233,10 @@ class IndexBuilder:
         store_timestamps_ms: NDArray[np.int64],
     ) -> None:
         """Put items that fit into the file and into the cache."""
-        from whence.kernels.index_items import encode_linked_items, publish_items, unlink_items
+        from whence.kernels.index_items import encode_linked_items, unlink_items
 
         file = self._opened(int(store_timestamps_ms[0]))
-        if self._map is not None and self._map[:HEADER_SIZE].tobytes() != encode_header(self.header):
+        if self._map is not None and self._map[:HEADER_SIZE].tobytes() != self._told:
             raise StoreError(f"{file.path}: another program has written to it; it is made again at the next start")
         items = encode_linked_items(
             key_hashes, physical_offsets, store_timestamps_ms, self._begin_ms, self._next_item, self._slots
@@ -238,8 +251,24 @@ class IndexBuilder:
             self._begin_flush(file)
         self.newest = BuiltFile(file.path, self.header)
         self.put_count += len(key_hashes)
-        if self._map is not None:
-            publish_items(self._map, np.ascontiguousarray(key_hashes), self._slots, self.header)
+        if self._live:
+            # The caller may put its next items into the same array.
+            self._unled.append(key_hashes.copy() if self._ordered else np.ascontiguousarray(key_hashes))
+            if not self._ordered:
+                self._lead()
+
+    def _lead(self) -> None:
+        """Let slots lead to the items that were put, and then the header count them."""
+        from whence.kernels.index_items import publish_items
+
+        if not self._unled:
+            return
+        assert self._file is not None and self._map is not None
+        if self._ordered:
+            self._file.flush()
+        publish_items(self._map, np.concatenate(self._unled), self._slots, self.header)
+        self._unled = []
+        self._told = encode_header(self.header)
 
     def pass_over(
         self,
@@ -280,10 +309,13 @@ class IndexBuilder:
             path = self._folder / index_name(first_timestamp_ms, last_name, self._zone)
             self._disk.make_folder(self._folder)
             # Without readers the file takes room as it fills, as a broker's does: a small log would need 420 MB.
-            file = self._disk.create(path, self._shape.file_size, reserve=self._live)
+            file = self._disk.create(path, self._shape.file_size, reserve=self._reserve)
             try:
                 if self._live:
-                    file.write(encode_header(self.header), 0)
+                    if not self._reserve:
+                        write_slots(file, self._slots)
+                    self._told = encode_header(self.header)
+                    file.write(self._told, 0)
                     self._map = _mapped(file)
             except BaseException:
                 file.close()
@@ -302,6 +334,7 @@ class IndexBuilder:
         """Let go of a file when all of it is written. Without readers it is flushed here."""
         file = self._opened(self._begin_ms)
         built = BuiltFile(file.path, self.header)
+        self._lead()
         if not self._live:
             write_slots(file, self._slots)
             file.write(encode_header(self.header), 0)
@@ -317,6 +350,7 @@ class IndexBuilder:
 
     def unflushed(self) -> UnflushedIndex:
         """What has to be flushed for all to last that a live builder put until now. Taken once, and flushed once."""
+        self._lead()
         full, self._full = tuple(self._full), []
         return UnflushedIndex(full, self.newest, self._folder, self._disk)
 
@@ -344,6 +378,7 @@ class IndexBuilder:
     def close(self) -> None:
         """Let go of a file that is not finished."""
         self._map = None
+        self._unled = []
         if self._file is not None:
             self._file.close()
             self._file = None

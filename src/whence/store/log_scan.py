@@ -11,7 +11,7 @@ from whence.files.mapped_pages import map_pages
 from whence.files.names import OFFSET_MAX
 from whence.store.commit_log import CommitLog, is_half
 from whence.store.damage import Damage, DamageKind
-from whence.store.log_file import LogFile
+from whence.store.log_file import HEAD_SIZE, LogFile
 from whence.store.scan import Reason
 
 if TYPE_CHECKING:
@@ -35,6 +35,12 @@ class Batch(NamedTuple):
         """Physical offset behind the last message."""
         last = self.messages[-1]
         return int(last["physical_offset"]) + int(last["size"])
+
+    @property
+    def last_record(self) -> tuple[int, bytes]:
+        """Where the last message begins, and its first bytes."""
+        offset = int(self.messages["physical_offset"][-1])
+        return offset, self.data[offset - self.base_offset :][:HEAD_SIZE].tobytes()
 
 
 class FileScan:
@@ -120,7 +126,8 @@ class LogScan:
 
     ``to_offset`` is the end, where it is known: what is behind it may be in the making. Otherwise the end is where
     :class:`CommitLog` has it, found on the way: to look for it first would be to scan twice. Then ``end_offset`` is
-    known, and ``damage`` has what could not be read before it; the scan went on behind that.
+    known, and ``damage`` has what could not be read before it, ``holes`` from where to where that is; the scan went
+    on behind that.
 
     ``check_crc``: whether checksums are looked at, which those who just wrote the records need not do.
     """
@@ -131,6 +138,7 @@ class LogScan:
         self.from_offset = from_offset
         self.end_offset = from_offset
         self.damage: list[Damage] = []
+        self.holes: list[tuple[int, int]] = []
         self._log = log
         self._to_offset = to_offset
         self._tags = tags
@@ -156,6 +164,7 @@ class LogScan:
             )
             yield from scan.batches(*rows)
             self.damage += scan.damage
+            self.holes += [(file.base + hole_begin, file.base + hole_end) for hole_begin, hole_end in scan.holes]
             self.end_offset = file.base + scan.position
         self.damage += [gap for _, end, gap in self._log.gaps(self.end_offset) if end > self.from_offset]
 

@@ -230,8 +230,13 @@ class QueueBuilder:
             self._entry_count,
             self._dropped_count,
             self._misplaced_count,
-            tuple(self._numbers.without_folder),
+            self.without_folder,
         )
+
+    @property
+    def without_folder(self) -> tuple[str, ...]:
+        """Topics that no folder can be named after."""
+        return tuple(self._numbers.without_folder)
 
     @property
     def grown_size(self) -> int:

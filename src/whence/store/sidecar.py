@@ -16,22 +16,26 @@
     queue_file_size                of the files of queues
     indexed                        from where to where in the log, one pair for each unbroken stretch
     last_record                    the head of the last record before that, by which one sees that it is the same log
+    marks                          the same of some records before it, by which one sees how much of it is the same
     index_files                    names, in order
     newest_index                   header of the last of them
-    queues_size                    how many bytes all queues had, by which one sees that none is gone
+    queues_size                    how many bytes all queues had, by which one sees that none is gone; -1: not known
     in_place                       whether index and queues lie in the store itself
     other_topics                   those that have no queue here, since no folder can have their name
+    growing                        whether a follower lets the files grow in place: they may have more than is said
     fields                         of each indexed field its SQL, and how far it is indexed: see field_claim.py
 
 It is a claim: who reads an index file looks whether the log bears its header out, whatever is said here. What is
-said here tells a build where to go on.
+said here tells a build, or a follower, where to go on.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +62,12 @@ NAME = "sidecar.json"
 VERSION = 1
 KIND = "rocketmq"
 SIZE_MAX = 64 * 1048576
+UNKNOWN_SIZE = -1
+MARKS_MAX = 1000
+MARKS_APART = 4  # of two marks that are kept, the older is at most so many times as far from the end
+
+Mark = tuple[int, bytes]
+"""Where a record begins, and its first bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,8 @@ class Sidecar:
     in_place: bool = False
     other_topics: tuple[str, ...] = ()
     fields: dict[str, FieldClaim] = field(default_factory=dict)
+    marks: tuple[Mark, ...] = ()  # oldest first
+    growing: bool = False
 
     @property
     def shape(self) -> Shape:
@@ -89,15 +101,44 @@ class Sidecar:
         return self.indexed[-1][1] if self.indexed else 0
 
     def has_made(self, file: IndexFile, root: Path) -> bool:
-        """Whether a build made this index file of ``root``, and nobody has put more into it."""
+        """Whether whence made this index file of ``root``, and nobody else has put more into it."""
         name = file.path.name
         if file.path.parent != root / "index" or name not in self.index_names:
             return False
-        return name != self.index_names[-1] or file.header() == self.newest_header
+        return self.growing or name != self.index_names[-1] or file.header() == self.newest_header
 
     def is_of(self, log: CommitLog) -> bool:
         """Whether the log is still the one that was indexed, as far as that is there."""
-        return is_same_record(log, self.last_record_offset, self.last_record)
+        return self.same_marks(log) == len(self.marks) + 1
+
+    def same_marks(self, log: CommitLog) -> int:
+        """How many of the marks, and then the last record, the log still bears, up to the first that it does not."""
+        marks = (*self.marks, (self.last_record_offset, self.last_record))
+        for count, mark in enumerate(marks):
+            if not is_same_record(log, *mark):
+                return count
+        return len(marks)
+
+    def cut_to_mark(self, log: CommitLog) -> Sidecar | None:
+        """What is true of a log that was cut, and maybe written anew behind that: as much as its marks tell.
+
+        None if they tell nothing. It is said before anything is cut: the names of files, and what they have, are
+        those of before, and nobody knows the queues' size.
+        """
+        marks = (*self.marks, (self.last_record_offset, self.last_record))[: self.same_marks(log)]
+        if not marks or marks[-1][0] < log.begin_offset:
+            return None
+        offset, head = marks[-1]
+        end = offset + int.from_bytes(head[:4], "big")
+        indexed = tuple((begin, min(to, end)) for begin, to in self.indexed if begin < end)
+        return replace(
+            self,
+            indexed=indexed,
+            last_record_offset=offset,
+            last_record=head,
+            marks=marks[:-1],
+            queues_size=UNKNOWN_SIZE,
+        )
 
     def write(self, folder: Path, disk: Disk) -> None:
         """Put it into a sidecar, in place of the one before."""
@@ -110,11 +151,13 @@ class Sidecar:
             "queue_file_size": self.queue_file_size,
             "indexed": self.indexed,
             "last_record": {"offset": self.last_record_offset, "head": self.last_record.hex()},
+            "marks": [{"offset": offset, "head": head.hex()} for offset, head in self.marks],
             "index_files": self.index_names,
             "newest_index": asdict(self.newest_header),
             "queues_size": self.queues_size,
             "in_place": self.in_place,
             "other_topics": self.other_topics,
+            "growing": self.growing,
             "fields": {name: claim.to_document() for name, claim in self.fields.items()},
         }
         disk.replace(folder / NAME, (json.dumps(document, indent=1) + "\n").encode())
@@ -136,6 +179,40 @@ def read_sidecar(folder: Path) -> Sidecar | None:
 def decode_sidecar(data: bytes) -> Sidecar:
     """What the bytes of a ``sidecar.json`` say."""
     return decode_own_json(data, VERSION, _decode, KIND)
+
+
+def thinned_marks(marks: Sequence[Mark], end_offset: int) -> tuple[Mark, ...]:
+    """Few of many marks, which are oldest first: close together near the log's end, and far from it far apart.
+
+    So a log that was cut is known to be the same up to not much before the cut, and there are some tens of marks in
+    a log of any size.
+    """
+    kept: list[Mark] = []
+    for mark in reversed(marks):
+        if len(kept) > 1 and end_offset - mark[0] <= MARKS_APART * (end_offset - kept[-2][0]):
+            kept.pop()
+        kept.append(mark)
+    return tuple(reversed(kept))
+
+
+def indexed_stretches(
+    log: CommitLog, begin: int, end: int, holes: Iterable[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """``[begin, end)`` of a log as unbroken stretches: without its gaps, and ``holes`` that cannot be read."""
+    gaps = [(gap_begin, gap_end) for gap_begin, gap_end, _ in log.gaps(end)]
+    stretches = []
+    for hole_begin, hole_end in sorted([*gaps, *holes]):
+        if begin < min(hole_begin, end):
+            stretches.append((begin, min(hole_begin, end)))
+        begin = max(begin, hole_end)
+    return [*stretches, (begin, end)] if begin < end else stretches
+
+
+def join_indexed(before: Sequence[tuple[int, int]], behind: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Stretches, and those behind them, of which the first may go on where the last one before ends."""
+    if before and behind and before[-1][1] == behind[0][0]:
+        return (*before[:-1], (before[-1][0], behind[0][1]), *behind[1:])
+    return (*before, *behind)
 
 
 class Claim:
@@ -183,4 +260,16 @@ def _decode(document: dict[str, Any]) -> Sidecar:
         in_place=document["in_place"] is True,
         other_topics=tuple(map(text, document["other_topics"])),
         fields=decode_fields(document["fields"]),
+        marks=_decode_marks(document.get("marks", [])),
+        growing=document.get("growing") is True,
     )
+
+
+def _decode_marks(documents: Any) -> tuple[Mark, ...]:
+    """Marks, which a sidecar of before did not have."""
+    if len(documents) > MARKS_MAX:
+        raise ValueError(f"{len(documents)} marks are too many")
+    marks = tuple((number(each["offset"]), bytes.fromhex(text(each["head"]))) for each in documents)
+    if any(before >= behind for (before, _), (behind, _) in pairwise(marks)):
+        raise ValueError("marks are not in the order of the log")
+    return marks

@@ -38,6 +38,8 @@ def sidecar(file: MappedFile, inspection: Inspection, wanted: Wanted) -> None:
         "last_record_offset": claim.last_record_offset if claim.last_record else None,
         "last_record_head": claim.last_record.hex() or None,
         "other_topics": ", ".join(claim.other_topics) or None,
+        "marks": len(claim.marks) or None,
+        "is_growing": claim.growing or None,
         "indexed": [{"from_offset": begin, "to_offset": end} for begin, end in claim.indexed],
     }
     if claim.newest_header != NO_HEADER:

@@ -108,7 +108,8 @@ class Spilled:
     """What was taken from a stretch.
 
     ``begin_offset``: where its first record begins, NOWHERE if none was found. ``end_offset``: where the one behind
-    its last, at ``last_offset``, begins. ``ends_bare``: the last message has nothing that is indexed.
+    its last, at ``last_offset``, begins; ``last_head``: that one's first bytes, as hex. ``ends_bare``: the last
+    message has nothing that is indexed.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Spilled:
     message_count: int
     item_count: int
     last_offset: int
+    last_head: str
     ends_bare: bool
     is_log_end: bool
     damage: tuple[Damage, ...]
@@ -127,15 +129,19 @@ class Spilled:
 def read_spilled(path: Path) -> Spilled:
     """What a stretch's ``.json`` says. It is written by whence alone: CorruptError if it is not so."""
     try:
-        document = json.loads(read_whole(path, SPILLED_SIZE_MAX))
-        document["damage"] = tuple(
-            Damage(each["path"], each["position"], DamageKind(each["kind"]), each["detail"])
-            for each in document["damage"]
-        )
-        document["holes"] = tuple((int(begin), int(end)) for begin, end in document["holes"])
-        return Spilled(**document)
+        return decode_spilled(json.loads(read_whole(path, SPILLED_SIZE_MAX)))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptError(f"is not what whence wrote: {error!r}", path=path) from error
+
+
+def decode_spilled(document: dict[str, Any]) -> Spilled:
+    """What a task told of a stretch, from JSON. What is not so is an error of Python's own."""
+    damage = tuple(
+        Damage(each["path"], each["position"], DamageKind(each["kind"]), each["detail"])
+        for each in document["damage"]
+    )
+    holes = tuple((int(begin), int(end)) for begin, end in document["holes"])
+    return Spilled(**document | {"damage": damage, "holes": holes})
 
 
 def machine_id() -> str:
@@ -157,6 +163,7 @@ def spill_stretch(stretch: Stretch, recipe: Recipe, folder: Path, name: str, dis
         message_count=spill.message_count,
         item_count=spill.item_count,
         last_offset=spill.last_offset,
+        last_head=spill.last_head.hex(),
         ends_bare=spill.ends_bare,
         machine="" if recipe.flush else machine_id(),
     )
@@ -196,6 +203,7 @@ def _scan_through(stretch: Stretch, tags: bool, put: Callable[[Batch], None]) ->
         message_count=0,
         item_count=0,
         last_offset=NOWHERE,
+        last_head="",
         ends_bare=False,
         is_log_end=scan.is_log_end,
         damage=_bounded(scan.damage),
@@ -212,6 +220,7 @@ class Spill:
 
         self.message_count = self.item_count = 0
         self.last_offset = NOWHERE
+        self.last_head = b""
         self.ends_bare = False
         self._recipe = recipe
         self._folder = folder
@@ -238,7 +247,7 @@ class Spill:
         self._put_items(batch.items)
         self.message_count += len(batch.messages)
         self.item_count += len(batch.items)
-        self.last_offset = int(batch.messages["physical_offset"][-1])
+        self.last_offset, self.last_head = batch.last_record
         self.ends_bare = not len(batch.items) or int(batch.items["message"][-1]) != len(batch.messages) - 1
         positions = batch.messages["physical_offset"] - batch.base_offset
         self._put_times(encode_time_blocks(positions, np.ascontiguousarray(batch.messages["store_timestamp_ms"])))

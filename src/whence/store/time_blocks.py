@@ -2,7 +2,7 @@
 
 Blocks are a claim, as index files are: they count only where ``sidecar.json`` says that the log is indexed, while the
 log is still the one that was, and while a file of them is what a file of blocks can be. Everything else can hold
-anything.
+anything. While a follower lets them grow, its last entry may be in the making: then that block can hold anything.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from whence.errors import FormatError, StoreError
 from whence.files.mapped_file import read_whole
 from whence.files.names import offset_name
-from whence.formats.time_blocks import BLOCK_SIZE, TIME_BLOCK, decode_time_blocks
+from whence.formats.time_blocks import BLOCK_SIZE, TIME_BLOCK, block_of, decode_time_blocks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Stretches = list[tuple[int, int]]
 
+TIME_MIN, TIME_MAX = -(2**63), 2**63 - 1
+
 
 class TimeBlocks:
     """The time blocks of one log, in the folder ``times/`` of a sidecar that says ``claim`` of itself."""
@@ -32,6 +34,7 @@ class TimeBlocks:
         self._log = log
         self._folder = folder
         self._indexed = claim.indexed if claim.is_of(log) else ()
+        self._is_growing = claim.growing
 
     def stretches(self, from_offset: int, to_offset: int, since_ms: int | None, until_ms: int | None) -> Stretches:
         """The parts of ``[from_offset, to_offset)`` that can hold a record of the window, both ends included.
@@ -96,10 +99,21 @@ class TimeBlocks:
         """The blocks of the log's file at ``base``; None if they are not there, or are none."""
         try:
             size_max = -(-self._log.file_size // BLOCK_SIZE) * TIME_BLOCK.itemsize
-            blocks = decode_time_blocks(read_whole(self._folder / offset_name(base), size_max))
+            data = read_whole(self._folder / offset_name(base), size_max)
+            blocks = self._grown(data, base) if self._is_growing else decode_time_blocks(data)
         except (FormatError, StoreError):
             return None
         positions = blocks["position"]
         numbers = positions // BLOCK_SIZE
         is_whole = len(blocks) and (numbers[1:] > numbers[:-1]).all() and positions[0] >= 0
         return blocks if is_whole and (blocks["smallest_ms"] <= blocks["largest_ms"]).all() else None
+
+    def _grown(self, data: bytes, base: int) -> NDArray[np.void]:
+        """The blocks that are said to be there; the last, if the log was indexed up to it, can hold any time."""
+        indexed_to = self._indexed[-1][1]
+        blocks = decode_time_blocks(data[: len(data) // TIME_BLOCK.itemsize * TIME_BLOCK.itemsize])
+        behind = (blocks["position"] >= indexed_to - base).nonzero()[0]
+        blocks = (blocks[: behind[0]] if len(behind) else blocks).copy()
+        if len(blocks) and indexed_to < base + min((block_of(blocks[-1]) + 1) * BLOCK_SIZE, self._log.file_size):
+            blocks[-1]["smallest_ms"], blocks[-1]["largest_ms"] = TIME_MIN, TIME_MAX
+        return blocks

@@ -1,0 +1,141 @@
+"""GrowingTimes: the time blocks of a log, written in place as the log grows.
+
+    times = GrowingTimes(folder / "times", Disk())
+    from_offset = times.go_on(log, indexed_to, last_record_offset)      blocks of records from there on are to be put
+    times.put(base, blocks)                                             again and again, in the order of the log
+    times.flush()                                                       it lasts
+
+The last entry of the newest file is written again with each record that begins in its block: its position stays, its
+times may be half of one writing and half of the next after a power failure. So who goes on makes it again from the
+log, and a reader does not believe the times of the block in which the log ends.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from whence.errors import StoreError
+from whence.files.disk import Disk, DiskFile
+from whence.files.folder import files_in, is_folder
+from whence.files.mapped_file import read_whole
+from whence.files.names import offset_name, parse_offset_name
+from whence.formats.time_blocks import BLOCK_SIZE, TIME_BLOCK, block_of, join_time_blocks
+from whence.store.commit_log import CommitLog
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SIZE_MAX = 2**31 // BLOCK_SIZE * TIME_BLOCK.itemsize
+NO_BLOCKS = np.empty(0, TIME_BLOCK)
+
+
+class GrowingTimes:
+    """The files of ``times/``. One thread, of the process that holds the sidecar's lock."""
+
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        self._folder = folder
+        self._disk = disk
+        self._base = -1
+        self._file: DiskFile | None = None
+        self._count = 0  # entries that are written for good; behind them is the last
+        self._last = NO_BLOCKS
+        self._unflushed: dict[Path, None] = {}
+        self._is_folder_changed = False
+
+    def go_on(self, log: CommitLog, indexed_to: int, last_record_offset: int) -> int | None:
+        """Cut what leads to ``indexed_to`` or behind it; from where on blocks are to be put.
+
+        The last record before that tells in which file they are. None if they are not what they should be.
+        """
+        self.close()
+        base = log.base_of(last_record_offset) if last_record_offset >= log.begin_offset else None
+        self._remove_behind(indexed_to if base is None else base + 1)
+        if base is None:
+            return indexed_to
+        path = self._folder / offset_name(base)
+        try:
+            data = read_whole(path, SIZE_MAX)
+        except StoreError:
+            return None
+        blocks = np.frombuffer(data, TIME_BLOCK, len(data) // TIME_BLOCK.itemsize)
+        behind = np.flatnonzero(blocks["position"] >= indexed_to - base)
+        blocks = blocks[: behind[0]] if len(behind) else blocks
+        numbers = blocks["position"] // BLOCK_SIZE
+        if not len(blocks) or (numbers[1:] <= numbers[:-1]).any():
+            return None
+        if block_of(blocks[-1]) != (last_record_offset - base) // BLOCK_SIZE:
+            return None
+        if blocks.nbytes < len(data):
+            self._disk.replace(path, blocks.tobytes())
+        self._open(base, len(blocks) - 1)
+        return base + int(blocks[-1]["position"])
+
+    def clear(self) -> None:
+        """Remove all files."""
+        self.close()
+        self._remove_behind(0)
+
+    def _remove_behind(self, base: int) -> None:
+        """Remove the files of the log from this base on."""
+        self._remove([each for each in self.bases() if each >= base])
+
+    def remove_before(self, offset: int, file_size: int) -> None:
+        """Remove the files of which all blocks lie before this offset of the log."""
+        self._remove([each for each in self.bases() if each + file_size <= offset and each != self._base])
+
+    def _remove(self, bases: list[int]) -> None:
+        for base in bases:
+            self._disk.remove(self._folder / offset_name(base))
+        if bases:
+            self._disk.flush_folder(self._folder)
+
+    def bases(self) -> list[int]:
+        """Those of the log's files that have blocks."""
+        names = files_in(self._folder) if is_folder(self._folder) else ()
+        return sorted(base for name in names if (base := parse_offset_name(name)) is not None)
+
+    # -- putting ---------------------------------------------------------------------------------------------
+
+    def put(self, base: int, blocks: NDArray[np.void]) -> None:
+        """Put the blocks of the next records of the log's file at ``base``."""
+        if not len(blocks):
+            return
+        if base != self._base:
+            self._open(base, 0)
+        assert self._file is not None
+        joined = join_time_blocks(self._last, blocks)
+        self._file.write(joined.tobytes(), self._count * TIME_BLOCK.itemsize)
+        self._count += len(joined) - 1
+        self._last = joined[-1:].copy()
+        self._unflushed[self._file.path] = None
+
+    def _open(self, base: int, count: int) -> None:
+        """Begin the blocks of a file of the log, or go on behind the first ``count`` of them."""
+        self.close()
+        path = self._folder / offset_name(base)
+        if count or path.exists():
+            self._file = self._disk.open(path)
+        else:
+            self._disk.make_folder(self._folder)
+            self._file = self._disk.create(path, 0, reserve=False)
+            self._is_folder_changed = True
+        self._base, self._count, self._last = base, count, NO_BLOCKS
+
+    def flush(self) -> None:
+        """Wait until all that was put is on the disk."""
+        for path in self._unflushed:
+            self._disk.flush_file(path)
+        if self._is_folder_changed:
+            self._disk.flush_folder(self._folder)
+        self._unflushed.clear()
+        self._is_folder_changed = False
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._base = -1
+        if self._file is not None:
+            self._file.close()
+            self._file = None

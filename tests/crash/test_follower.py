@@ -1,0 +1,290 @@
+"""The follower: whatever it is given at a time, and whatever is killed, it leaves the files of one build."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import whence
+from tests.crash.following import Killed, Made, StepDisk, killing, made_files, random_messages, steps, write_log
+from tests.disks import PowerLossDisk
+from tests.lookup.judge import Judge, offsets
+from tests.reference import Record
+from tests.store_maker import T, place
+from whence.errors import StoreError
+from whence.files.names import sidecar_of
+from whence.store.index_file import Shape
+from whence.store.message_store import Dialect
+from whence.store.old_files import old_index_files, old_queue_files
+from whence.store.sidecar import read_sidecar
+from whence.store.spill import Spilled
+
+SEEDS = 20
+FILE_SIZE = 16_384
+
+
+@pytest.fixture(autouse=True)
+def unflushed(monkeypatch):
+    """A build flushes, too, and nothing here waits for the disk."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: None)
+
+
+class Scenario:
+    """A log and how it is followed, by a number."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.random = random = Random(seed)
+        self.seed = seed
+        self.store = folder / str(seed) / "store"
+        self.sidecar = sidecar_of(self.store)
+        self.file_size = random.choice([4096, FILE_SIZE, 3 * 65_536])
+        self.made = Made(Shape(random.choice([1, 7, 31]), random.choice([2, 3, 9, 50])), random.choice(list(Dialect)))
+        count = random.choice([1, 5, 40, 150])
+        self.records = place(random_messages(random, count), file_size=self.file_size)
+
+    def grow(self, count: int | None = None) -> list[Record]:
+        """Let the log have so many records; all, if None."""
+        write_log(self.store, self.records[:count], file_size=self.file_size)
+        return self.records[:count]
+
+    def follow(self, disk=None) -> None:
+        self.made.follow(self.store, self.sidecar, self.random, disk)
+
+    def check(self) -> None:
+        """All files are those of a build."""
+        expected = self.made.build(self.store, self.store.parent / "built")
+        found = made_files(self.sidecar)
+        differing = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+        assert not differing, (self.seed, differing, self.made)
+        claim = read_sidecar(self.sidecar)
+        built = read_sidecar(self.store.parent / "built")
+        assert claim is not None and built is not None
+        for name in ("indexed", "index_names", "newest_header", "last_record_offset", "last_record", "queues_size"):
+            assert getattr(claim, name) == getattr(built, name), (self.seed, name)
+        assert not claim.growing
+
+    def check_reader(self, reader: whence.Store, records: list[Record], asked: int = 3) -> None:
+        """Every answer is that of a look at all messages."""
+        judge = Judge(records)
+        keys = ["shared", "no-such-key", *judge.by_key]
+        for key in self.random.sample(keys, min(len(keys), asked)):
+            answer = reader.find(key=key, limit=None)
+            assert offsets(answer) == judge.by_key.get(key, []), (self.seed, key, answer.receipt)
+            assert answer.receipt.complete and not answer.receipt.damage, (self.seed, answer.receipt)
+        since = T + self.random.choice([0, 1, 5, 1000, 5000])
+        until = since + self.random.choice([0, 1, 1000])
+        answer = reader.find(since=since, until=until, limit=None)
+        assert offsets(answer) == judge.window(since, until), (self.seed, since, until, answer.receipt)
+
+
+@pytest.mark.parametrize("seed", range(0, SEEDS, 5))
+def test_any_cut_of_the_log_gives_the_files_of_one_build(tmp_path, seed):
+    for each in range(seed, seed + 5):
+        scenario = Scenario(tmp_path, each)
+        for _ in range(scenario.random.randint(0, 5)):
+            scenario.grow(scenario.random.randint(0, len(scenario.records)))
+            scenario.follow()
+        scenario.grow()
+        scenario.follow()
+        scenario.check()
+
+
+def kill_once(scenario: Scenario, count: int | None) -> bool:
+    """Follow until a random step; whether it was killed before it ended."""
+    scenario.grow(count)
+    try:
+        scenario.follow(killing(scenario.random.randint(1, scenario.random.choice([10, 60, 400]))))
+    except Killed:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("seed", range(0, SEEDS, 5))
+def test_whatever_is_killed_the_files_of_one_build_result(tmp_path, seed):
+    killed = 0
+    for each in range(seed, seed + 5):
+        scenario = Scenario(tmp_path, 1000 + each)
+        counts = sorted(scenario.random.randint(0, len(scenario.records)) for _ in range(5))
+        killed += sum(kill_once(scenario, count) for count in counts)
+        scenario.grow()
+        scenario.follow()
+        scenario.check()
+    assert killed
+
+
+def lose_power(scenario: Scenario) -> None:
+    """The power fails while a log is followed, once or twice."""
+    for turn in range(scenario.random.randint(1, 2)):
+        scenario.grow(scenario.random.randint(0, len(scenario.records)))
+        scenario.sidecar.mkdir(exist_ok=True)
+        write_back = scenario.random.choice([0.0, 0.0, 0.02, 0.3])
+        disk = PowerLossDisk(scenario.sidecar, Random(scenario.random.randrange(2**32)), write_back=write_back)
+        left = scenario.store.parent / f"left{turn}"
+        disk.fail_after(scenario.random.randrange(scenario.random.choice([10, 60, 300])), left)
+        scenario.follow(disk)
+        if not disk.has_failed:
+            disk.fail(left)
+        shutil.rmtree(scenario.sidecar)
+        left.rename(scenario.sidecar)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(0, SEEDS, 5))
+def test_whenever_the_power_fails_the_files_of_one_build_result(tmp_path, seed):
+    for each in range(seed, seed + 5):
+        scenario = Scenario(tmp_path, 2000 + each)
+        lose_power(scenario)
+        records = scenario.grow()
+        with whence.open(scenario.store) as reader:
+            for key, expected in Judge(records).by_key.items():
+                assert offsets(reader.find(key=key, limit=None)) == expected, scenario.seed
+        scenario.follow()
+        scenario.check()
+        with whence.open(scenario.store) as reader:
+            scenario.check_reader(reader, records, asked=1000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(0, SEEDS, 5))
+def test_readers_are_right_between_any_two_steps(tmp_path, seed):
+    for each in range(seed, seed + 5):
+        scenario = Scenario(tmp_path, 3000 + each)
+        scenario.records = scenario.records[:60]
+        scenario.sidecar.parent.mkdir(parents=True)
+        scenario.sidecar.mkdir()
+        log = [scenario.grow(scenario.random.randint(1, len(scenario.records)))]
+        with whence.open(scenario.store) as stays:
+
+            def look(step: int, scenario=scenario, stays=stays, log=log) -> None:
+                if scenario.random.random() < 0.3:
+                    scenario.check_reader(stays, log[0])
+                if scenario.random.random() < 0.1:
+                    with whence.open(scenario.store) as opened:
+                        scenario.check_reader(opened, log[0])
+
+            scenario.follow(StepDisk(look))
+            kill_once(scenario, len(log[0]))
+            log[0] = scenario.grow()
+            scenario.follow(StepDisk(look))
+            scenario.check_reader(stays, log[0], asked=1000)
+
+
+@pytest.mark.parametrize("seed", range(0, 20, 5))
+def test_a_log_that_was_cut_and_written_anew_is_followed_as_if_it_always_had_been_so(tmp_path, seed):
+    for each in range(seed, seed + 5):
+        scenario = Scenario(tmp_path, 4000 + each)
+        scenario.grow()
+        follower, log = scenario.made.follower(scenario.store, scenario.sidecar)
+        assert follower.check()
+        steps(follower, log, scenario.random, scenario.made.dialect, scenario.sidecar)
+        kept = scenario.random.randint(0, len(scenario.records))
+        other = random_messages(scenario.random, scenario.random.randint(0, 40))
+        later = [replace(record, born_timestamp_ms=record.born_timestamp_ms + 7) for record in other]
+        scenario.records = place([*scenario.records[:kept], *later], file_size=scenario.file_size)
+        records = scenario.grow()
+        if not records:
+            continue
+        is_running = scenario.random.random() < 0.5
+        if is_running:
+            assert follower.check()
+            steps(follower, log, scenario.random, scenario.made.dialect, scenario.sidecar)
+        follower.close()
+        log.close()
+        scenario.follow()
+        scenario.check()
+        with whence.open(scenario.store) as reader:
+            scenario.check_reader(reader, records)
+
+
+@pytest.mark.parametrize("seed", range(0, 12, 4))
+def test_what_leads_to_expired_messages_goes_with_them(tmp_path, seed):
+    gone = set()
+    for each in range(seed, seed + 4):
+        scenario = Scenario(tmp_path, 5000 + each)
+        scenario.file_size = 4096
+        scenario.records = place(random_messages(scenario.random, 150), file_size=4096)
+        scenario.grow(120)
+        follower, log = scenario.made.follower(scenario.store, scenario.sidecar)
+        assert follower.check()
+        steps(follower, log, scenario.random, scenario.made.dialect, scenario.sidecar)
+        before = made_files(scenario.sidecar)
+        base = scenario.random.choice(log.bases[1:-1])
+        scenario.records = [record for record in scenario.records if record.physical_offset >= base]
+        records = scenario.grow()
+        if scenario.random.random() < 0.5:
+            follower.close()
+            log.close()
+            follower, log = scenario.made.follower(scenario.store, scenario.sidecar)
+        with whence.open(scenario.store) as stays:
+            assert follower.check()
+            scenario.check_reader(stays, records)
+            steps(follower, log, scenario.random, scenario.made.dialect, scenario.sidecar)
+            follower.close()
+            scenario.check_reader(stays, records, asked=1000)
+        log.close()
+        claim = read_sidecar(scenario.sidecar)
+        assert claim is not None
+        assert sorted(path.name for path in (scenario.sidecar / "index").iterdir()) == sorted(claim.index_names)
+        assert min(int(path.name) for path in (scenario.sidecar / "times").iterdir()) == base
+        for old_files in (old_index_files, old_queue_files):
+            assert old_files(scenario.sidecar, base)[0] == []
+        gone |= {name.split("/")[0] for name in before.keys() - made_files(scenario.sidecar).keys()}
+        assert scenario.made.build_on(scenario.store, scenario.sidecar).messages == 0
+    assert gone == {"index", "consumequeue", "times"}
+
+
+def test_a_log_without_files_is_waited_for_and_nothing_is_thrown_away(tmp_path):
+    scenario = Scenario(tmp_path, 6000)
+    records = scenario.grow()
+    follower, log = scenario.made.follower(scenario.store, scenario.sidecar)
+    assert follower.check()
+    steps(follower, log, scenario.random, scenario.made.dialect, scenario.sidecar)
+    before = made_files(scenario.sidecar)
+    away = scenario.store / "away"
+    (scenario.store / "commitlog").rename(away)
+    (scenario.store / "commitlog").mkdir()
+    assert not follower.check()
+    assert made_files(scenario.sidecar) == before
+    (scenario.store / "commitlog").rmdir()
+    away.rename(scenario.store / "commitlog")
+    assert follower.check()
+    assert follower.claim.indexed_to == records[-1].physical_offset + records[-1].size
+    follower.close()
+    log.close()
+    scenario.check()
+
+
+def test_a_sidecar_that_was_made_otherwise_is_made_anew(tmp_path):
+    scenario = Scenario(tmp_path, 6001)
+    scenario.grow()
+    scenario.follow()
+    for change in ("shape", "dialect", "queue", "times", "index"):
+        if change == "shape":
+            scenario.made = replace(scenario.made, shape=Shape(11, 13))
+        elif change == "dialect":
+            scenario.made = replace(scenario.made, dialect=Dialect.V4_9)
+        elif change == "queue":
+            shutil.rmtree(next((scenario.sidecar / "consumequeue").glob("*/*")))
+        elif change == "times":
+            shutil.rmtree(scenario.sidecar / "times")
+        else:
+            min((scenario.sidecar / "index").iterdir()).unlink()
+        scenario.follow()
+        scenario.check()
+
+
+def test_a_spill_of_another_part_of_the_log_is_refused(tmp_path):
+    scenario = Scenario(tmp_path, 6002)
+    scenario.grow()
+    follower, log = scenario.made.follower(scenario.store, scenario.sidecar)
+    assert follower.check()
+    spilled = Spilled("x", 500, 600, 1, 1, 500, "", False, False, (), (), "")
+    with pytest.raises(StoreError, match="offset 0 is to be indexed next, and not 500"):
+        follower.put_spill(tmp_path, spilled)
+    log.close()
