@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from whence.lookup.many_columns import ManyBatches
     from whence.pipeline.build import Built
     from whence.pipeline.export import Exported
+    from whence.pipeline.follow_state import FollowState, FollowWatcher
     from whence.pipeline.many import ManyOnSpark
     from whence.pipeline.repair import Repaired
     from whence.pipeline.runner import Watcher
@@ -218,6 +220,27 @@ def build_store(
         **_job_options(asked), in_place=in_place, rebuild=rebuild, with_sums=with_sums, fields=fields or {}
     )
     return build_indexes(folder, options, watcher)
+
+
+def follow_store(
+    path: str | Path,
+    *,
+    once: bool = False,
+    metrics_port: int | None = None,
+    watcher: FollowWatcher = lambda state: None,
+    stop: threading.Event | None = None,
+    **asked: Unpack[JobAsked],
+) -> FollowState:
+    """Keep the indexes in a store's sidecar up with its log, on Spark, until ``stop`` is set.
+
+    ``once`` handles what is there and ends. ``watcher`` is told about twice a second how it goes; ``metrics_port`` is
+    where Prometheus may ask for the same, on this machine.
+    """
+    from whence.pipeline.follow_jobs import FollowOptions, follow_indexes
+
+    folder = _folder_of_job(path)
+    options = FollowOptions(**_job_options(asked), once=once, metrics_port=metrics_port)
+    return follow_indexes(folder, options, watcher, stop or threading.Event())
 
 
 def verify_store(path: str | Path, *, watcher: Watcher | None = None, **asked: Unpack[JobAsked]) -> Verified:

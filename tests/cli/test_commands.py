@@ -96,7 +96,7 @@ def test_fault_of_our_own_is_never_taken_for_an_answer(here, golden, monkeypatch
 STORE = "STORE"
 WRONG = [
     ([], "no command was given"),
-    (["frob"], "'frob' is no command; there are find, explain, inspect, build, verify, repair, export, expire, demo"),
+    (["frob"], "'frob' is no command; there are find, explain, inspect, build, follow, verify, repair, export, "),
     (["--json", "find"], "the command comes first"),
     (["find"], "required: STORE"),
     (["find", STORE], "nothing is asked; give --key"),

@@ -12,12 +12,14 @@ import pytest
 
 import whence
 from tests.crash.following import Killed, Made, StepDisk, killing, made_files, random_messages, steps, write_log
-from tests.disks import PowerLossDisk
+from tests.disks import PowerLossDisk, UnflushedDisk
 from tests.lookup.judge import Judge, offsets
 from tests.reference import Record
 from tests.store_maker import T, place
 from whence.errors import StoreError
 from whence.files.names import sidecar_of
+from whence.pipeline.jobs import settled
+from whence.store.commit_log import CommitLog
 from whence.store.index_file import Shape
 from whence.store.message_store import Dialect
 from whence.store.old_files import old_index_files, old_queue_files
@@ -56,6 +58,14 @@ class Scenario:
     def follow(self, disk=None) -> None:
         self.made.follow(self.store, self.sidecar, self.random, disk)
 
+    def build(self) -> None:
+        """Let a build put right what a killed follower left, and go on with it."""
+        known, log = read_sidecar(self.sidecar), CommitLog(self.store / "commitlog")
+        if known is not None and known.growing:
+            assert not settled(self.store, log, self.sidecar, known, UnflushedDisk()).growing
+        log.close()
+        self.made.build_on(self.store, self.sidecar)
+
     def check(self) -> None:
         """All files are those of a build."""
         expected = self.made.build(self.store, self.store.parent / "built")
@@ -77,6 +87,13 @@ class Scenario:
             answer = reader.find(key=key, limit=None)
             assert offsets(answer) == judge.by_key.get(key, []), (self.seed, key, answer.receipt)
             assert answer.receipt.complete and not answer.receipt.damage, (self.seed, answer.receipt)
+        asked_keys = self.random.sample(keys, min(len(keys), asked))
+        many = reader.answer_many(asked_keys, spark=False)
+        found: dict[str, list[int]] = {}
+        for row in many.table.to_pylist():
+            found.setdefault(row["key"], []).append(row["physical_offset"])
+        wanted = {key: judge.by_key[key] for key in asked_keys if key in judge.by_key}
+        assert found == wanted, (self.seed, many.receipt)
         since = T + self.random.choice([0, 1, 5, 1000, 5000])
         until = since + self.random.choice([0, 1, 1000])
         answer = reader.find(since=since, until=until, limit=None)
@@ -113,7 +130,10 @@ def test_whatever_is_killed_the_files_of_one_build_result(tmp_path, seed):
         counts = sorted(scenario.random.randint(0, len(scenario.records)) for _ in range(5))
         killed += sum(kill_once(scenario, count) for count in counts)
         scenario.grow()
-        scenario.follow()
+        if each % 2:
+            scenario.build()
+        else:
+            scenario.follow()
         scenario.check()
     assert killed
 

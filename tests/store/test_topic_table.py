@@ -86,3 +86,22 @@ def test_a_file_that_is_no_config_is_refused_with_its_name(tmp_path):
     (tmp_path / "config" / "topics.json").write_text("[")
     with pytest.raises(CorruptError, match=r"topics\.json"):
         table(tmp_path)
+
+
+def test_what_a_broker_changes_is_noticed_but_not_what_it_writes_by_half(tmp_path):
+    here, broker = table(tmp_path), table(tmp_path)
+    broker.make("orders", 4)
+    assert "orders" not in here
+    here.refresh()
+    assert here.queue_count("orders") == 4
+    path = tmp_path / "config" / "topics.json"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    here.refresh()
+    assert "orders" in here
+    path.unlink()
+    here.refresh()
+    assert "orders" in here
+    broker.make("returns", 1)
+    here.refresh()
+    assert "returns" in here

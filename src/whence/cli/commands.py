@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 QUESTION = ("topic", "id", "offset", "queue", "queue_offset", "since", "until", "tag", "field")
 """The members of a question, beside the keys; one at least must be asked."""
+FOLLOW_GRACE_S = 1.8  # so long a follower has to end by itself
 SETTINGS = ("cursor", "oldest_first", "system_topics", "scan", "no_scan")
 
 
@@ -172,6 +173,32 @@ def build(given: Namespace) -> Status:
     return Status.DONE
 
 
+def follow(given: Namespace) -> Status:
+    from threading import Event
+
+    from whence.cli.follow_lines import FollowLines
+    from whence.door import follow_store
+
+    stop = Event()
+    if given.interrupts is not None:
+        given.interrupts.hand_over(stop.set, FOLLOW_GRACE_S)
+    with _output(given), FollowLines(given.stores[0], json=given.json, quiet=given.quiet) as lines:
+        state = follow_store(
+            given.stores[0],
+            once=given.once,
+            metrics_port=given.metrics_port,
+            watcher=lines,
+            stop=stop,
+            out=given.out,
+            slots=given.slots,
+            items=given.items,
+            dialect=given.dialect,
+            spark=options.spark_settings(given),
+            log_file=None if given.log_file is None else Path(given.log_file),
+        )
+    return Status.DAMAGE if state.damaged else Status.DONE
+
+
 def verify(given: Namespace) -> Status:
     from whence.cli.render import verified_text
     from whence.door import verify_store
@@ -270,6 +297,7 @@ COMMANDS: dict[str, Command] = {
     "explain": ("the same, told step by step", options.explain_parser, explain),
     "inspect": ("print any file of a store in words", lambda: options.inspect_parser(_kinds()), inspect),
     "build": ("build the indexes of a log, on Spark", options.build_parser, build),
+    "follow": ("keep the indexes up with a log that grows, on Spark", options.follow_parser, follow),
     "verify": ("hold a log and its indexes against each other, on Spark", options.verify_parser, verify),
     "repair": ("mend what verify finds", options.repair_parser, repair),
     "export": ("write messages to Parquet, JSON lines or CSV, on Spark", options.export_parser, export),
@@ -417,6 +445,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status: int
     try:
         run, given = _parse(typed)
+        given.interrupts = interrupts if arguments is None else None
         if given.log_file is not None:
             _keep_out_of_stores(given.log_file, given)
             log = _open_log(given.log_file)

@@ -11,6 +11,7 @@ import _thread
 import os
 import signal
 import time
+from collections.abc import Callable
 from typing import Never
 
 from whence.cli.terminal import complain
@@ -26,6 +27,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.number = 0
         self.is_told = False
+        self._grace_s = GRACE_S
 
     def watch(self) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -35,6 +37,20 @@ class Interrupts:
         # The number of a signal is written there at once, before any Python code runs.
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         _thread.start_new_thread(self._wait, (reading,))
+
+    def hand_over(self, stop: Callable[[], None], grace_s: float) -> None:
+        """Call ``stop`` at the first signal, in place of raising: for work that is there to be ended.
+
+        It has so long to end, and what it returns then is what it was: not an interruption.
+        """
+
+        def end(number: int, frame: object) -> None:
+            self.is_told = True
+            stop()
+
+        self._grace_s = grace_s
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, end)
 
     @property
     def status(self) -> int:
@@ -50,7 +66,7 @@ class Interrupts:
 
     def _wait(self, reading: int) -> None:
         self.number = os.read(reading, 1)[0]
-        time.sleep(GRACE_S)
+        time.sleep(self._grace_s)
         remove_unfinished()
         if not self.is_told:
             self.tell()

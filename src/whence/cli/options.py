@@ -206,6 +206,32 @@ def build_parser() -> Parser:
     return parser
 
 
+def follow_parser() -> Parser:
+    parser = Parser(
+        "follow",
+        "Keep the indexes of a store up with its log while a broker writes to it, on Spark. They grow in the folder "
+        "beside the store, STORE.whence, and what was appended is found through them within a second; the store "
+        "itself is only read. Ctrl-C or SIGTERM ends it. Whatever is killed: it goes on where it was, and so does "
+        "whence build.",
+        "  whence follow /data/store\n"
+        "  whence follow /data/store --once\n"
+        "  whence follow /data/store --metrics-port 9105 --json >> follow.jsonl",
+    )
+    parser.add_argument("stores", metavar="STORE", nargs=1, help="a folder that has commitlog/ in it")
+    parser.add_argument("--once", action="store_true", help="handle what is there and end")
+    parser.add_argument("--out", metavar="DIR", help="let them grow there, instead of in STORE.whence")
+    parser.add_argument(
+        "--metrics-port",
+        metavar="N",
+        type=integer,
+        help="answer Prometheus at http://127.0.0.1:N/metrics; 0 takes any port that is free and tells it",
+    )
+    _add_store(parser)
+    add_spark(parser)
+    _add_common(parser)
+    return parser
+
+
 def verify_parser() -> Parser:
     parser = Parser(
         "verify",

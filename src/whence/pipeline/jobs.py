@@ -26,7 +26,9 @@ from whence.pipeline.fields import FieldBuild, FieldSettings, is_complete
 from whence.pipeline.runner import Runner, Watcher
 from whence.pipeline.session import SparkSettings, open_session
 from whence.pipeline.tasks import Kind
+from whence.store.commit_log import CommitLog
 from whence.store.field_claim import FIELDS_MAX, check_field_name
+from whence.store.follower import Follower, FollowSettings
 from whence.store.index_file import DEFAULT_SHAPE, Shape
 from whence.store.message_store import Dialect, MessageStore
 from whence.store.owned_store import Options, now_ms, own_store
@@ -69,11 +71,7 @@ class BuildOptions(JobOptions):
 
 def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None = None) -> Built:
     """Build what is missing of the indexes of the store in ``folder``, which is whence's own or a broker's."""
-    disk, sidecar = Disk(), options.out or sidecar_of(folder)
-    if sidecar.resolve().is_relative_to(folder.resolve()):
-        raise UsageError(f"--out {sidecar}: lies in the store; name another folder, or build with --in-place")
-    if is_folder(sidecar / "commitlog"):
-        raise UsageError(f"--out {sidecar}: is a store itself, whose index and queues would go; name another folder")
+    disk, sidecar = Disk(), sidecar_of_job(folder, options)
     ownership = read_ownership(folder)
     if ownership is not None:
         # What a kill left undone is done as at any start: recovery decides what is true, and dispatch completes it.
@@ -87,9 +85,11 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
         if in_place:
             stack.enter_context(locked(folder / "lock", folder))
         store = stack.enter_context(MessageStore(folder, options.shape, options.dialect, log_folders))
-        known = _known(sidecar)
+        known = known_sidecar(sidecar)
         settings = _settings(store, options, known, ownership)
         place = BuildPlace(sidecar, folder if in_place else sidecar, _zone(store) if in_place else UTC)
+        if known is not None and known.growing and not in_place:
+            known = settled(folder, store.commit_log, sidecar, known, disk)
         fields = wanted_fields(known, options.fields)
         log, built = store.commit_log, None
         if known is not None and goes_on(log, place, settings, known):
@@ -103,7 +103,7 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
         )
         runner = Runner(spark, watcher)
         evaluator = Evaluator(spark, runner, flush=not runner.is_local)
-        definitions = _definitions(evaluator, known, fields, options.spark.conf)
+        definitions = definitions_of(evaluator, known, fields, options.spark.conf)
         if built is None:
             noted = {} if known is None else known.fields
             built = Build(log, place, settings, known, runner, disk, noted).run()
@@ -130,7 +130,7 @@ def wanted_fields(known: Sidecar | None, given: Mapping[str, str]) -> dict[str, 
     return {name: sql for name, sql in fields.items() if name not in dropped}
 
 
-def _definitions(
+def definitions_of(
     evaluator: Evaluator, known: Sidecar | None, fields: Mapping[str, str], conf: Mapping[str, str]
 ) -> list[Definition]:
     """What all fields are, checked. One that is known keeps the zone and the mode it began with."""
@@ -158,6 +158,28 @@ def _is_spark_of(known: Sidecar) -> bool:
     return all(claim.spark == installed for claim in known.fields.values())
 
 
+def sidecar_of_job(folder: Path, options: JobOptions) -> Path:
+    """Where whence writes."""
+    sidecar = options.out or sidecar_of(folder)
+    if sidecar.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"--out {sidecar}: lies in the store; name another folder, or build with --in-place")
+    if is_folder(sidecar / "commitlog"):
+        raise UsageError(f"--out {sidecar}: is a store itself, whose index and queues would go; name another folder")
+    return sidecar
+
+
+def settled(folder: Path, log: CommitLog, sidecar: Path, known: Sidecar, disk: Disk) -> Sidecar:
+    """What ``sidecar.json`` says when what a killed follower left undone is done, as at its next start."""
+    topics = TopicTable(folder, disk, now_ms)
+    followed = FollowSettings(known.shape, known.dialect, known.queue_file_size, topics.is_batch)
+    follower = Follower(log, sidecar, followed, known, disk)
+    try:
+        follower.check()
+    finally:
+        follower.close()
+    return follower.claim
+
+
 @contextmanager
 def locked(path: Path, folder: Path) -> Iterator[None]:
     """Hold the lock of a folder that is written to."""
@@ -169,7 +191,7 @@ def locked(path: Path, folder: Path) -> Iterator[None]:
         yield
 
 
-def _known(sidecar: Path) -> Sidecar | None:
+def known_sidecar(sidecar: Path) -> Sidecar | None:
     """What an earlier build said. What cannot be understood counts for nothing: all is built anew."""
     try:
         known = read_sidecar(sidecar)
@@ -188,9 +210,28 @@ def _known(sidecar: Path) -> Sidecar | None:
 def _settings(
     store: MessageStore, options: BuildOptions, known: Sidecar | None, ownership: Ownership | None
 ) -> BuildSettings:
+    shape, dialect, queue_file_size = made_like(store, options, known, ownership)
+    topics = TopicTable(store.folder, Disk(), now_ms)
+    return BuildSettings(
+        shape=shape,
+        dialect=dialect,
+        queue_file_size=queue_file_size,
+        batch_topics=topics.batch_topics(),
+        jobs=options.jobs,
+        rebuild=options.rebuild,
+        with_sums=options.with_sums,
+        # A store of whence's own is indexed when it is closed: only what is not RocketMQ's is missing.
+        kinds=(Kind.TIMES,) if ownership is not None and not options.rebuild else ALL_KINDS,
+    )
+
+
+def made_like(
+    store: MessageStore, options: JobOptions, known: Sidecar | None, ownership: Ownership | None
+) -> tuple[Shape, Dialect, int]:
+    """How index and queues are made: as asked, else as they are there already, else as the store's own are."""
     if ownership is not None:
-        shape, dialect = ownership.settings.shape, ownership.settings.dialect
-        queue_file_size = ownership.settings.queue_file_size
+        settings = ownership.settings
+        shape, dialect, queue_file_size = settings.shape, settings.dialect, settings.queue_file_size
         if (options.shape or shape, options.dialect or dialect) != (shape, dialect):
             raise UsageError(
                 f"{store.folder}: is whence's own, with {shape.slot_capacity} slots, {shape.item_capacity} items and "
@@ -200,18 +241,7 @@ def _settings(
         shape, dialect, queue_file_size = known.shape, known.dialect, known.queue_file_size
     else:
         shape, dialect, queue_file_size = _shown_shape(store), store.dialect(), _shown_queue_size(store.folder)
-    topics = TopicTable(store.folder, Disk(), now_ms)
-    return BuildSettings(
-        shape=options.shape or shape,
-        dialect=options.dialect or dialect,
-        queue_file_size=queue_file_size,
-        batch_topics=topics.batch_topics(),
-        jobs=options.jobs,
-        rebuild=options.rebuild,
-        with_sums=options.with_sums,
-        # A store of whence's own is indexed when it is closed: only what is not RocketMQ's is missing.
-        kinds=(Kind.TIMES,) if ownership is not None and not options.rebuild else ALL_KINDS,
-    )
+    return options.shape or shape, options.dialect or dialect, queue_file_size
 
 
 def _shown_shape(store: MessageStore) -> Shape:

@@ -201,6 +201,9 @@ class _Start:
 
     def stop(self) -> None:
         """End Spark, and then Java, if it was started here."""
+        if self._java is not None and self._java.poll() is not None:
+            self.kill()  # somebody else ended it: there is nobody to talk to
+            return
         if self._spark is not None:
             self._spark.stop()
         if self._java is None:
@@ -226,10 +229,17 @@ class _Start:
     def kill(self) -> None:
         """End all at once. Python's workers end with the Java that started them; tasks elsewhere, when it is gone."""
         if self._java is not None:
+            self._hush()
             self._end_java()
             self._forget_java()
         elif self._spark is not None:
             self._spark.stop()
+
+    def _hush(self) -> None:
+        """Keep the server to which Java sends sums from telling on the terminal that it was cut short."""
+        server: Any = None if self._spark is None else getattr(self._spark.sparkContext, "_accumulatorServer", None)
+        if server is not None:
+            server.handle_error = lambda request, client_address: None
 
     def _end_java(self) -> None:
         assert self._java is not None

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from whence.errors import CorruptError, FormatError, NotFoundError, StoreError, UsageError
+from whence.errors import CorruptError, FormatError, LockedError, NotFoundError, StoreError, UsageError
 from whence.files.disk import Disk
 from whence.files.folder import is_file, is_folder
 from whence.files.lock import lock_holder
@@ -24,7 +24,7 @@ from whence.files.plain_file import PlainFile
 from whence.formats.rocketmq.index_file import HEADER_SIZE, IndexHeader, decode_header
 from whence.pipeline.build import QUEUE_FOLDERS
 from whence.pipeline.index_parts import read_ends
-from whence.pipeline.jobs import BuildOptions, JobOptions, build_indexes, locked
+from whence.pipeline.jobs import BuildOptions, JobOptions, build_indexes, known_sidecar, locked, settled
 from whence.pipeline.repair import Mended, Repair, Repaired
 from whence.pipeline.runner import Runner, Watcher
 from whence.pipeline.session import open_session
@@ -63,11 +63,26 @@ def verify_indexes(folder: Path, options: JobOptions, watcher: Watcher | None = 
     """Hold log and indexes of the store in ``folder`` against each other; nothing of it is changed."""
     sidecar = options.out or sidecar_of(folder)
     with ExitStack() as stack:
+        _refuse_growing(sidecar)
         judged = Judged(stack, folder, sidecar, options)
         spark = stack.enter_context(open_session(options.spark, log_file=options.log_file))
         runner = Runner(spark, watcher)
         work = stack.enter_context(work_folder(sidecar, is_local=runner.is_local))
         return judged.verify(runner, work)
+
+
+def _refuse_growing(sidecar: Path) -> None:
+    """Files that a follower lets grow are ahead of what is said of them: that is no damage, and nothing to judge."""
+    known = known_sidecar(sidecar) if is_folder(sidecar) else None
+    if known is None or not known.growing:
+        return
+    holder = lock_holder(sidecar / "lock")
+    if holder is not None:
+        raise LockedError(f"{sidecar}: process {holder} lets it grow; end that whence follow, and verify then")
+    raise StoreError(
+        f"{sidecar}: a whence follow was killed; whence follow --once, or whence build, puts right what it left, "
+        "and then it can be verified"
+    )
 
 
 def repair_indexes(folder: Path, options: RepairOptions, watcher: Watcher | None = None) -> Repaired:
@@ -95,6 +110,11 @@ def repair_indexes(folder: Path, options: RepairOptions, watcher: Watcher | None
             if changes_store:
                 stack.enter_context(locked(folder / "lock", folder))
             work = stack.enter_context(work_folder(sidecar, is_local=runner.is_local))
+            known = known_sidecar(sidecar)
+            if known is not None and known.growing:
+                log = CommitLog(folder / "commitlog")
+                stack.callback(log.close)
+                settled(folder, log, sidecar, known, disk)
             judged = Judged(stack, folder, sidecar, options)
             found = judged.verify(runner, work)
             repaired = Repaired(found=len(found.damage), left=list(found.log_damage))

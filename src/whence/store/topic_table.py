@@ -6,12 +6,13 @@ queues as were written to; what a broker wrote into it stays.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from whence.errors import FormatError, NotFoundError, UsageError
+from whence.errors import FormatError, NotFoundError, StoreError, UsageError
 from whence.files.disk import Disk
 from whence.files.mapped_file import read_whole
 from whence.formats.rocketmq.config import decode_config, encode_config
@@ -32,14 +33,32 @@ class TopicTable:
         self._disk = disk
         self._clock = clock
         self._lock = threading.Lock()
+        self._seen = self._state()
         try:
             self._document = decode_config(read_whole(self._path, SIZE_MAX))
         except NotFoundError:
             self._document = {}
         except FormatError as error:
             raise error.at(self._path) from None
-        table = self._document.get("topicConfigTable")
-        self._table: dict[str, Any] = dict(table) if isinstance(table, dict) else {}
+        self._table = _table_of(self._document)
+
+    def refresh(self) -> None:
+        """Notice what a broker changed. While it writes the file, what was known before counts."""
+        seen = self._state()
+        if seen == self._seen:
+            return
+        try:
+            document = decode_config(read_whole(self._path, SIZE_MAX))
+        except (FormatError, StoreError):
+            return
+        self._seen, self._document, self._table = seen, document, _table_of(document)
+
+    def _state(self) -> tuple[int, int, int] | None:
+        try:
+            status = os.stat(self._path)
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_ino, status.st_size
 
     def __contains__(self, topic: str) -> bool:
         return topic in self._table
@@ -105,3 +124,8 @@ class TopicTable:
             self._disk.make_folder(self._path.parent)
             self._disk.replace(self._path, encode_config(document))
             self._document, self._table = document, table
+
+
+def _table_of(document: dict[str, Any]) -> dict[str, Any]:
+    table = document.get("topicConfigTable")
+    return dict(table) if isinstance(table, dict) else {}

@@ -1,0 +1,114 @@
+"""How a follower is, for who looks at it: one line that is drawn again on a terminal, now and then a line elsewhere.
+
+With ``--json`` a line of JSON on standard output when something was indexed, at most one a second, and every ten
+seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Self
+
+from whence.cli.terminal import Screen, counted, size_text
+
+if TYPE_CHECKING:
+    from whence.pipeline.follow_state import FollowState
+
+LINE_S = 5.0
+JSON_S = 1.0
+AT_REST_S = 10.0
+
+
+class FollowLines:
+    """Told how a follower is. Use it with ``with``: the line goes when the work ends."""
+
+    def __init__(self, store: str, *, json: bool, quiet: bool) -> None:
+        self._store = store
+        self._json = json
+        self._quiet = quiet
+        self._screen = Screen.of(sys.stderr)
+        self._is_drawn = False
+        self._is_port_told = False
+        self._told_at = 0.0
+        self._told: FollowState | None = None
+
+    def __call__(self, state: FollowState) -> None:
+        if self._json:
+            self._write_json(state)
+            return
+        if self._quiet:
+            return
+        self._write_port(state)
+        if self._screen.is_terminal and not state.is_ended:
+            self._screen.stream.write(f"\r{state_text(state)[: (self._screen.width or 80) - 1]}\x1b[K")
+            self._screen.stream.flush()
+            self._is_drawn = True
+        else:
+            self._write_line(state)
+
+    def _write_port(self, state: FollowState) -> None:
+        """Tell once where metrics are."""
+        if state.metrics_port is not None and not self._is_port_told:
+            self._clear()
+            self._screen.line(f"whence: metrics at http://127.0.0.1:{state.metrics_port}/metrics")
+            self._is_port_told = True
+
+    def _write_json(self, state: FollowState) -> None:
+        now = time.monotonic()
+        is_new = self._told is None or (state.batches, state.cuts) != (self._told.batches, self._told.cuts)
+        if state.is_ended or now - self._told_at >= (JSON_S if is_new else AT_REST_S):
+            told = {"time_ms": time.time_ns() // 1_000_000} | state.to_dict()
+            sys.stdout.write(json.dumps(told) + "\n")
+            sys.stdout.flush()
+            self._told, self._told_at = state, now
+
+    def _write_line(self, state: FollowState) -> None:
+        now = time.monotonic()
+        is_new = self._told is None or state.batches != self._told.batches
+        if state.is_ended or now - self._told_at >= (LINE_S if is_new else 12 * LINE_S):
+            self._clear()
+            self._screen.line(f"whence: {state_text(state)}")
+            self._screen.stream.flush()
+            self._told, self._told_at = state, now
+
+    def _clear(self) -> None:
+        if self._is_drawn:
+            self._screen.stream.write("\r\x1b[K")
+            self._is_drawn = False
+
+    def __enter__(self) -> Self:
+        if self._screen.is_terminal and not (self._quiet or self._json):
+            self._screen.stream.write(f"\rstarting Spark to follow {self._store}\x1b[K")
+            self._screen.stream.flush()
+            self._is_drawn = True
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._clear()
+        self._screen.stream.flush()
+
+
+def state_text(state: FollowState) -> str:
+    """``indexed to offset 1,073,741, 3,412 messages, 1,000/s, up with the log, the last found after 0.21 s``."""
+    parts = [f"indexed to offset {state.indexed_to_offset:,}"]
+    if state.messages:
+        parts.append(f"{state.messages:,} messages")
+    if state.messages_per_s >= 1:
+        parts.append(f"{state.messages_per_s:,.0f}/s")
+    if state.lag_bytes:
+        parts.append(f"behind by {size_text(state.lag_bytes)}, {state.lag_messages:,} messages, {state.lag_s:.1f} s")
+    else:
+        parts.append("up with the log")
+    if state.latency_s is not None:
+        parts.append(f"the last found after {state.latency_s:.2f} s")
+    if state.fields_to_offset is not None and state.fields_to_offset < state.indexed_to_offset:
+        parts.append(f"fields up to {state.fields_to_offset:,}")
+    if state.field_failure is not None:
+        parts.append(f"fields are not followed any more: {state.field_failure}")
+    if state.damaged:
+        parts.append(f"{counted(state.damaged, 'place')} could not be read")
+    if state.cuts:
+        parts.append(f"the log was cut {counted(state.cuts, 'time')}")
+    return ", ".join(parts)

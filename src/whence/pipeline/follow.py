@@ -1,0 +1,276 @@
+"""Follow: the indexes of a log that grows, kept up with it by a stream on Spark.
+
+    stretches (follow_source.py)      the driver's stream asks for them, a batch at a time
+    -> spills                         a task for each stretch, as in a build
+    -> Follower                       in this process, which holds the sidecar's lock: put, flush, sidecar.json
+
+Whatever is killed, ``sidecar.json`` says what is done: a batch begins where it ends. Spark's checkpoint is only what
+Spark needs to run, and is made anew at each start.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from whence.errors import NotFoundError, StoreError, WhenceError
+from whence.files.disk import Disk
+from whence.pipeline.follow_source import NAME, FollowSource
+from whence.pipeline.follow_state import FollowMeter, FollowState, FollowWatcher, stored_ms
+from whence.pipeline.runner import Runner
+from whence.pipeline.scanning import scan_stretches
+from whence.pipeline.tasks import ScanTask, scan_stretch_task
+from whence.store.commit_log import CommitLog
+from whence.store.follower import Follower
+from whence.store.sidecar import Sidecar
+from whence.store.spill import Recipe, Spilled, Stretch, decode_spilled
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+CHECKPOINT = "checkpoint"
+WORK = "follow"  # in work/ of the sidecar
+STATE_S = 0.5  # how often it is told how far the log is
+FIELDS_S = 10.0  # fields are built so often at most, and in a tenth of the time
+FIELDS_SHARE = 10
+ROWS_SCHEMA = "stretch string, spilled string, error binary"
+SETTINGS = {
+    "spark.sql.streaming.minBatchesToRetain": "2",  # nobody goes back to earlier ones
+    "spark.sql.streaming.numRecentProgressUpdates": "1",
+}
+
+
+class StoppedError(BaseException):
+    """The follower was told to end, and has ended. Spark is not waited for: nothing of what it does is needed."""
+
+    def __init__(self, state: FollowState) -> None:
+        super().__init__("stopped")
+        self.state = state
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRows:
+    """What runs on an executor: scans the stretches that it is given rows of, and gives rows of what it spilled.
+
+    An error of whence's own is a row like any other: to try again would find the same.
+    """
+
+    recipe: Recipe
+    work: str
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for row in batch.to_pylist():
+                stretch, spilled, failure = Stretch(**row), None, None
+                try:
+                    spilled = json.dumps(asdict(scan_stretch_task(ScanTask(stretch, self.recipe, self.work))))
+                except WhenceError as error:
+                    failure = pickle.dumps(error)
+                columns = ([json.dumps(row)], [spilled], [failure])
+                types = (pa.string(), pa.string(), pa.binary())
+                yield pa.record_batch(
+                    [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)],
+                    ["stretch", "spilled", "error"],
+                )
+
+
+class Follow:
+    """One run. The caller holds the sidecar's lock.
+
+    ``recipe`` says what tasks take from the log, and is asked for each batch. ``fields`` builds what is missing of
+    fields, up to where a sidecar says that the log is indexed, through the disk that it is given, and gives what is
+    to be said then.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        follower: Follower,
+        log_folder: Path,
+        sidecar: Path,
+        recipe: Callable[[], Recipe],
+        disk: Disk,
+        fields: Callable[[Sidecar, Disk], Sidecar] = lambda claim, disk: claim,
+    ) -> None:
+        self._fields = fields
+        self._fields_at = 0.0
+        self._spark = spark
+        self._follower = follower
+        self._log_folder = log_folder
+        self._sidecar = sidecar
+        self._recipe = recipe
+        self._work = sidecar / "work" / WORK
+        self._runner = Runner(spark)
+        self._lock = threading.Lock()  # who has it puts, or ends
+        self._is_ended = False
+        self._failure: BaseException | None = None
+        self._log = CommitLog(log_folder)  # for the thread that takes batches
+        self.meter = FollowMeter(CommitLog(log_folder))
+        shutil.rmtree(self._work, ignore_errors=True)
+        disk.make_folder(self._work)
+
+    # -- the run ---------------------------------------------------------------------------------------------------
+
+    def run(self, stop: threading.Event, watcher: FollowWatcher, *, once: bool) -> FollowState:
+        """Follow the log until it is stopped; ``once``: until all is done that is there now."""
+        shutil.rmtree(self._sidecar / CHECKPOINT, ignore_errors=True)
+        self._follower.check()
+        query = self._start(once=once)
+        is_active = True
+        while is_active and not stop.wait(STATE_S):
+            is_active = _is_active(query)
+            watcher(self.state())
+        failure = self._failure or (None if is_active else query.exception())
+        if isinstance(failure, WhenceError):
+            raise failure
+        if failure is not None:
+            raise StoreError(f"the stream failed: {str(failure).strip().splitlines()[0]}") from failure
+        if not is_active:
+            self._build_fields()
+        self._end()
+        state = self.state()
+        watcher(state)
+        if is_active:
+            raise StoppedError(state)
+        shutil.rmtree(self._sidecar / CHECKPOINT, ignore_errors=True)
+        return state
+
+    def _start(self, *, once: bool) -> StreamingQuery:
+        spark = self._spark
+        spark.dataSource.register(FollowSource)
+        for name, value in SETTINGS.items():
+            spark.conf.set(name, value)
+        stream = (
+            spark.readStream.format(NAME)
+            .option("log_folder", str(self._log_folder))
+            .option("sidecar", str(self._sidecar))
+            .option("slots", str(self._runner.slots))
+            .load()
+        )
+        writer = stream.writeStream.foreachBatch(self._take)
+        writer = writer.option("checkpointLocation", str(self._sidecar / CHECKPOINT))
+        # The source waits for the log: Spark need not.
+        return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime="0 seconds")).start()
+
+    def _end(self) -> None:
+        """End between two publications: behind this, nothing of the sidecar changes any more."""
+        with self._lock:
+            self._is_ended = True
+            self._follower.close()
+        shutil.rmtree(self._work, ignore_errors=True)
+        with suppress(OSError):
+            self._work.parent.rmdir()
+
+    def state(self) -> FollowState:
+        """How it is now."""
+        return self.meter.state(self._follower.claim, is_ended=self._is_ended)
+
+    def close(self) -> None:
+        """Let go of the log."""
+        self.meter.close()
+        self._log.close()
+
+    # -- a batch ---------------------------------------------------------------------------------------------------
+
+    def _take(self, frame: DataFrame, number: int) -> None:
+        """What Spark calls for each batch, one after the other."""
+        try:
+            self._follow(frame)
+        except BaseException as error:
+            self._failure = self._failure or error
+            raise
+
+    def _follow(self, frame: DataFrame) -> None:
+        begun = time.monotonic()
+        with self._lock:
+            if self._is_ended or not self._check():
+                return
+            from_offset = self._follower.end_offset
+        recipe = self._recipe()
+        try:
+            stretches, spilled = self._scan(frame, recipe)
+            taken = scan_stretches(stretches, recipe, self._work, self._runner, spilled)
+        except NotFoundError:
+            return  # it has expired, or its disk is gone: the next batch is planned from what is there then
+        if taken and stretches[0].from_offset == from_offset:  # else something was cut since this batch was planned
+            self._put(taken, from_offset, begun)
+        for path in self._work.iterdir():
+            path.unlink(missing_ok=True)
+        if time.monotonic() >= self._fields_at:
+            self._build_fields()
+
+    def _put(self, taken: Sequence[Spilled], from_offset: int, begun: float) -> None:
+        oldest_ms = stored_ms(self._log, from_offset)
+        with self._lock:
+            if self._is_ended or not self._check() or self._follower.end_offset != from_offset:
+                return
+            for each in taken:
+                self._follower.put_spill(self._work, each)
+            self._follower.publish(taken[-1].end_offset, [hole for each in taken for hole in each.holes])
+        latency_s = None if oldest_ms is None else time.time() - oldest_ms / 1000
+        self.meter.count(taken, time.monotonic() - begun, latency_s)
+
+    def _build_fields(self) -> None:
+        """Build what is missing of fields. One whose expression fails on a message ends here; the rest goes on."""
+        claim, begun = self._follower.claim, time.monotonic()
+        if not claim.fields or self._is_ended or self.meter.field_failure:
+            return
+        try:
+            self._follower.take_fields(self._fields(claim, _UntilEnded(self._lock, lambda: self._is_ended)))
+        except WhenceError as error:
+            self.meter.field_failure = str(error)
+        self._fields_at = time.monotonic() + max(FIELDS_S, FIELDS_SHARE * (time.monotonic() - begun))
+
+    def _check(self) -> bool:
+        """Whether the log is there. If it was cut, the index is cut, too."""
+        indexed_to = self._follower.claim.indexed_to
+        is_there = self._follower.check()
+        if self._follower.claim.indexed_to < indexed_to:
+            self.meter.count_cut()
+        return is_there
+
+    def _scan(self, frame: DataFrame, recipe: Recipe) -> tuple[list[Stretch], dict[int, Spilled]]:
+        """Have tasks scan the stretches of a batch."""
+        rows = frame.mapInArrow(ScanRows(recipe, str(self._work)), ROWS_SCHEMA).collect()
+        found = [(Stretch(**json.loads(row.stretch)), row) for row in rows]
+        for _, row in found:
+            if row.error is not None:
+                raise pickle.loads(row.error)
+        stretches = sorted((stretch for stretch, _ in found), key=lambda stretch: stretch.number)
+        return stretches, {stretch.number: decode_spilled(json.loads(row.spilled)) for stretch, row in found}
+
+
+class _UntilEnded(Disk):
+    """Gives nothing another name once the follower has ended: the sidecar may be another process's by then."""
+
+    def __init__(self, lock: threading.Lock, is_ended: Callable[[], bool]) -> None:
+        self._lock = lock
+        self._is_ended = is_ended
+
+    def rename(self, path: Path, target: Path) -> None:
+        with self._lock:
+            if self._is_ended():
+                raise StoreError(f"{target}: is not made, for the follower has ended")
+            super().rename(path, target)
+
+
+def _is_active(query: StreamingQuery) -> bool:
+    from py4j.protocol import Py4JError
+
+    try:
+        return bool(query.isActive)
+    except (Py4JError, OSError) as error:
+        raise StoreError(
+            "Spark's Java process is gone; start again, and what was done so far is gone on with"
+        ) from error

@@ -1,0 +1,108 @@
+"""``whence follow`` as a user starts it: which store, whose lock, which Spark, who is told."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from whence.errors import UsageError
+from whence.files.disk import Disk
+from whence.pipeline.field_evaluation import Definition, Evaluator
+from whence.pipeline.fields import FieldBuild, FieldSettings
+from whence.pipeline.follow import Follow, StoppedError
+from whence.pipeline.follow_state import FollowState, FollowWatcher
+from whence.pipeline.jobs import (
+    JobOptions,
+    definitions_of,
+    known_sidecar,
+    locked,
+    made_like,
+    sidecar_of_job,
+    wanted_fields,
+)
+from whence.pipeline.metrics import MetricsServer
+from whence.pipeline.runner import Runner
+from whence.pipeline.session import open_session
+from whence.store.commit_log import CommitLog
+from whence.store.follower import GROUP, Follower, FollowSettings
+from whence.store.message_store import MessageStore
+from whence.store.owned_store import now_ms
+from whence.store.ownership import read_ownership
+from whence.store.sidecar import Sidecar
+from whence.store.spill import Recipe
+from whence.store.topic_table import TopicTable
+
+
+@dataclass(frozen=True, slots=True)
+class FollowOptions(JobOptions):
+    """``once``: end when all is done that is there now. ``metrics_port``: where to tell Prometheus how it goes."""
+
+    once: bool = False
+    metrics_port: int | None = None
+
+
+def follow_indexes(
+    folder: Path, options: FollowOptions, watcher: FollowWatcher, stop: threading.Event
+) -> FollowState:
+    """Keep the indexes of a broker's store up with its log, until ``stop`` is set, or all is done."""
+    disk, sidecar = Disk(), sidecar_of_job(folder, options)
+    if read_ownership(folder) is not None:
+        raise UsageError(
+            f"{folder}: is whence's own; who writes to it keeps its index and queues up, there is nothing to follow"
+        )
+    with ExitStack() as stack:
+        disk.make_folder(sidecar)
+        stack.enter_context(locked(sidecar / "lock", sidecar))
+        known = known_sidecar(sidecar)
+        with MessageStore(folder, options.shape, options.dialect) as store:
+            shape, dialect, queue_file_size = made_like(store, options, known, None)
+        topics = TopicTable(folder, disk, now_ms)
+        log = CommitLog(folder / "commitlog")
+        log.use_kernel()
+        stack.callback(log.close)
+        settings = FollowSettings(shape, dialect, queue_file_size, topics.is_batch)
+        follower = Follower(log, sidecar, settings, known, disk)
+        metrics = None
+        if options.metrics_port is not None:
+            metrics = stack.enter_context(MetricsServer(options.metrics_port))
+        try:
+            has_fields = known is not None and bool(known.fields)
+            with open_session(options.spark, log_file=options.log_file, moves_rows=has_fields) as spark:
+                runner = Runner(spark)
+
+                def recipe() -> Recipe:
+                    topics.refresh()
+                    batch_topics = topics.batch_topics()
+                    return Recipe(settings.tags, batch_topics, groups=GROUP + 1, flush=not runner.is_local)
+
+                fields = _Fields(Evaluator(spark, runner, flush=not runner.is_local), runner, log, sidecar, options)
+                follow = Follow(spark, follower, folder / "commitlog", sidecar, recipe, disk, fields)
+                stack.callback(follow.close)
+                if metrics is not None:
+                    watcher = metrics.watched(follow.meter, watcher)
+                return follow.run(stop, watcher, once=options.once)
+        except StoppedError as stopped:
+            return stopped.state
+
+
+class _Fields:
+    """Builds what is missing of the fields that an earlier build defined."""
+
+    def __init__(
+        self, evaluator: Evaluator, runner: Runner, log: CommitLog, sidecar: Path, options: FollowOptions
+    ) -> None:
+        self._evaluator = evaluator
+        self._runner = runner
+        self._log = log
+        self._sidecar = sidecar
+        self._conf = options.spark.conf
+        self._definitions: list[Definition] = []
+
+    def __call__(self, claim: Sidecar, disk: Disk) -> Sidecar:
+        if [definition.name for definition in self._definitions] != sorted(claim.fields):
+            self._definitions = definitions_of(self._evaluator, claim, wanted_fields(claim, {}), self._conf)
+        settings = FieldSettings(claim.shape)
+        build = FieldBuild(self._log, self._sidecar, settings, claim, self._evaluator, self._runner, disk)
+        return build.run(self._definitions).sidecar

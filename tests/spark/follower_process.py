@@ -1,0 +1,98 @@
+"""``whence follow`` in a process of its own, and what there is of it to be killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from tests.spark.conftest import PYTHON_PATH
+from whence.files.names import sidecar_of
+from whence.store.sidecar import read_sidecar
+
+LIMIT_S = 90
+
+PARTS = {
+    "driver": " whence follow ",
+    "java": "org.apache.spark.deploy.SparkSubmit",
+    "executor": "CoarseGrainedExecutorBackend",
+    "worker": "whence.pipeline.daemon",
+}
+"""What can be killed, by how it is called. Without its driver or its Java a follower ends."""
+
+
+def indexed_to(store: Path) -> int:
+    """Up to where the log of a store is indexed, as its sidecar says."""
+    claim = read_sidecar(sidecar_of(store)) if sidecar_of(store).is_dir() else None
+    return 0 if claim is None else claim.indexed_to
+
+
+class FollowerProcess:
+    """One follower. What is left of it ends with the ``with`` block."""
+
+    def __init__(self, store: Path, *arguments: str, scratch: Path) -> None:
+        self.store = store
+        scratch.mkdir(exist_ok=True)
+        self.child = subprocess.Popen(
+            [sys.executable, "-m", "whence", "follow", str(store), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": PYTHON_PATH, "TMPDIR": str(scratch)},
+            start_new_session=True,
+        )
+
+    def await_indexed(self, offset: int) -> None:
+        """Wait until the log is indexed up to this offset."""
+        deadline = time.monotonic() + LIMIT_S
+        while indexed_to(self.store) < offset:
+            assert self.child.poll() is None, self.child.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def await_more(self) -> None:
+        """Wait until something more is indexed."""
+        self.await_indexed(indexed_to(self.store) + 1)
+
+    def line(self) -> str:
+        """The next line that it says on standard output."""
+        assert self.child.stdout is not None
+        return self.child.stdout.readline()
+
+    def processes(self) -> dict[int, str]:
+        """All processes of it, and how each was called."""
+        found = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended
+                session = int((path / "stat").read_text().rpartition(")")[2].split()[3])
+                if session == self.child.pid:
+                    found[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ")
+        return found
+
+    def kill(self, part: str) -> int:
+        """Kill a part of it; how many processes that was."""
+        killed = [pid for pid, called in self.processes().items() if PARTS[part] in called]
+        for pid in killed:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return len(killed)
+
+    def stop(self) -> tuple[int, str, str, float]:
+        """End it as an operator does: its status, what it said, and how long that took."""
+        begun = time.monotonic()
+        self.child.terminate()
+        out, err = self.child.communicate(timeout=LIMIT_S)
+        return self.child.returncode, out, err, time.monotonic() - begun
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for part in PARTS:
+            self.kill(part)
+        self.child.communicate()

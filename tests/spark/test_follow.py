@@ -1,0 +1,201 @@
+"""``whence follow`` on real Spark: the files of a build, whatever is killed, while a log grows and readers read."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+from pyspark.sql import SparkSession
+
+import whence
+from tests.crash.checks import check_answers, check_log, read_store
+from tests.crash.following import made_files
+from tests.spark.conftest import PYTHON_PATH
+from tests.spark.follower_process import LIMIT_S, FollowerProcess
+from tests.spark.growing import GrowingLog
+from tests.spark.stores import check_store, foreign_store
+from whence.door import Store, build_store, follow_store, verify_store
+from whence.files.names import sidecar_of
+from whence.pipeline.follow_state import FollowState
+from whence.store.damage import DamageKind
+from whence.store.sidecar import read_sidecar
+
+pytestmark = pytest.mark.slow
+
+SHAPE = {"slots": 31, "items": 100}
+FIELDS = {"size": "length(body)", "word": "substr(hex(body), 1, 4)"}
+KILLED = ["worker", "driver", "worker", "worker", "java", "worker", "worker", "driver", "worker", "worker"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of some files of log, as a broker leaves it; and beside it what a build makes of it."""
+    return foreign_store(tmp_path_factory.mktemp("source") / "store", 900)
+
+
+@pytest.fixture(scope="module")
+def expected(source: Path, tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> dict[str, bytes]:
+    """The files of one build of all of it."""
+    folder = tmp_path_factory.mktemp("built") / "sidecar"
+    build_store(source, out=folder, fields=FIELDS, **SHAPE)
+    return made_files(folder) | field_files(folder)
+
+
+@pytest.fixture
+def growing(source: Path, tmp_path: Path) -> GrowingLog:
+    """The same store, of which nothing is written yet."""
+    return GrowingLog(source, tmp_path / "store", Random(1))
+
+
+def field_files(sidecar: Path) -> dict[str, bytes]:
+    paths = (path for path in (sidecar / "fields").rglob("*") if path.is_file())
+    return {str(path.relative_to(sidecar)): path.read_bytes() for path in paths}
+
+
+def check_same(store: Path, expected: dict[str, bytes], *, with_fields: bool = False) -> None:
+    found = made_files(sidecar_of(store)) | field_files(sidecar_of(store))
+    wanted = {name: data for name, data in expected.items() if with_fields or not name.startswith("fields/")}
+    assert sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name)) == []
+    claim = read_sidecar(sidecar_of(store))
+    assert claim is not None and not claim.growing
+
+
+# In one session
+
+
+def test_once_leaves_the_files_of_a_build_and_goes_on_with_them(growing: GrowingLog, expected: dict[str, bytes]):
+    states: list[FollowState] = []
+    growing.grow(growing.end // 3)
+    done = follow_store(growing.store, once=True, watcher=states.append, **SHAPE)
+    assert states[-1] == done and done.is_ended and done.lag_bytes == 0
+    growing.grow(growing.end // 2)
+    build_store(growing.store, fields=FIELDS)  # goes on with what was followed
+    growing.grow(growing.end)
+    again = follow_store(growing.store, once=True)  # and the other way round
+    assert 0 < again.messages < len(read_store(growing.store))
+    assert (again.fields_to_offset, again.field_failure) == (growing.end, None)
+    check_same(growing.store, expected, with_fields=True)
+    assert not (sidecar_of(growing.store) / "checkpoint").exists()
+    assert follow_store(growing.store, once=True).messages == 0
+    assert verify_store(growing.store).is_healthy
+    check_store(growing.store)
+
+
+# In processes of their own
+
+
+@pytest.fixture
+def follow(growing: GrowingLog, tmp_path: Path) -> Callable[..., FollowerProcess]:
+    """``follow(...)`` runs ``whence follow`` on the growing log."""
+    sidecar_of(growing.store).mkdir()
+    return partial(FollowerProcess, growing.store, "--slots", "31", "--items", "100", scratch=tmp_path / "tmp")
+
+
+def look(reader: Store, store: Path, random: Random, spark: SparkSession) -> None:
+    """Whatever is indexed by now: each message of a key is found, once."""
+    records = check_log(store, ())
+    key = random.choice([key for record in records for key in record.keys])
+    wanted = [record.physical_offset for record in records if key in record.keys]
+    answer = reader.find(key=key, limit=None, system_topics=True)
+    found = [message.physical_offset for message in answer][::-1]
+    assert found[: len(wanted)] == wanted and sorted({*found}) == found, answer.receipt
+    damage = [each for each in answer.receipt.damage if each.kind is not DamageKind.HALF_RECORD]
+    assert answer.receipt.complete and not damage, answer.receipt
+    if random.random() < 0.05:
+        rows = spark.read.format("whence").option("rows", "key").load(str(store)).where(f"key = '{key}'")
+        found = sorted(row.physical_offset for row in rows.select("physical_offset").collect())
+        assert found[: len(wanted)] == wanted and len({*found}) == len(found)
+
+
+def test_a_log_is_followed_as_it_grows_and_ends_cleanly(follow, growing, expected, spark, tmp_path):
+    """A reader that keeps the store open finds each message, and at the end through the index alone."""
+    random = Random(5)
+    whence.spark.register(spark)
+    growing.grow(1000)
+    with follow("--json", "--metrics-port", "0") as follower, whence.open(growing.store) as reader:
+        follower.await_more()
+        thread = growing.in_background(4.0)
+        second = [sys.executable, "-m", "whence", "follow", str(growing.store)]
+        refused = subprocess.run(second, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": PYTHON_PATH})
+        assert refused.returncode == 2 and f"process {follower.child.pid} holds this store" in refused.stderr
+        while thread.is_alive():
+            look(reader, growing.store, random, spark)
+        follower.await_indexed(growing.end)
+        records = read_store(growing.store)
+        check_answers(reader, records, random)
+        for record in records[-20:]:
+            for key in record.keys:
+                answer = reader.find(key=key, topic=record.topic, no_scan=True, limit=None)
+                assert record.physical_offset in [message.physical_offset for message in answer]
+        state = json.loads(follower.line())
+        with urllib.request.urlopen(f"http://127.0.0.1:{state['metrics_port']}/metrics") as told:
+            assert "whence_follow_messages_total" in told.read().decode()
+        status, out, err, took_s = follower.stop()
+    assert (status, err) == (0, "")
+    assert took_s < 2.0
+    states = [json.loads(line) for line in out.splitlines()]
+    assert states[-1]["is_ended"] and states[-1]["lag_bytes"] == 0
+    assert states[-1]["cuts"] == states[-1]["damaged"] == 0
+    assert not list((tmp_path / "tmp").glob("whence-spark-*"))
+    check_same(growing.store, expected)
+
+
+def kill_all(follow, growing: GrowingLog, parts: list[str], seed: int) -> Counter[str]:
+    """Kill these parts of followers, one after the other at random moments, while the log grows; which there were."""
+    random, killed = Random(seed), Counter[str]()
+    step = growing.end // (2 * len(parts))
+    left = list(reversed(parts))
+    while left:
+        with follow("--quiet") as follower:
+            while left:
+                part = left.pop()
+                growing.grow(growing.offset + step)
+                follower.await_more()
+                growing.grow(growing.offset + random.randint(1, step))
+                time.sleep(random.random() * 0.3)
+                killed[part] += bool(follower.kill(part))
+                growing.finish_record()
+                check_store(growing.store, is_complete=False)
+                if part in ("driver", "java"):
+                    follower.child.wait(LIMIT_S)
+                    break
+    return killed
+
+
+def finish(growing: GrowingLog, expected: dict[str, bytes]) -> None:
+    """What is left is followed, and all files are those of a build."""
+    growing.grow(growing.end)
+    follow_store(growing.store, once=True)
+    check_same(growing.store, expected)
+    check_store(growing.store)
+
+
+def test_what_is_killed_of_a_follower_leaves_the_files_of_a_build(follow, growing, expected):
+    assert kill_all(follow, growing, KILLED, 1) == Counter(KILLED)
+    finish(growing, expected)
+
+
+@pytest.mark.long(part=5, count=48)
+def test_a_follower_that_is_killed_many_times_leaves_the_files_of_a_build(follow, growing, expected, long_count):
+    parts = Random(3).choices(["driver", "java", "worker"], [2, 1, 3], k=long_count)
+    print(kill_all(follow, growing, parts, 3))
+    finish(growing, expected)
+
+
+@pytest.mark.long(part=5, count=12)
+def test_executors_that_are_killed_are_gone_on_without(follow, growing, expected, long_count):
+    parts = Random(4).choices(["executor", "worker", "driver"], [6, 2, 1], k=long_count)
+    cluster = ["--master", "local-cluster[2,1,512]", "--conf", "spark.executor.memory=512m"]
+    cluster += ["--conf", f"spark.executorEnv.PYTHONPATH={PYTHON_PATH}"]
+    print(kill_all(partial(follow, *cluster), growing, parts, 2))
+    finish(growing, expected)
