@@ -75,6 +75,7 @@ def test_rehearsal_runs_all_benchmarks(tmp_path):
     works = ["scan of 1 GiB", "batch lookup", "find of one key", "whence find STORE", "scan of 1 MiB"]
     works += ["a full IndexFile from", "a full IndexFile held", "index and queues", "append_batch"]
     works += ["positions of verified messages", "with decoded messages"]
+    works += ["export of 1 GiB to Parquet"]
     works += ["append from 32 threads", "open a session on all cores", "index files, memory up to"]
     for work in works:
         assert work in told
