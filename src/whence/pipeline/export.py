@@ -240,6 +240,8 @@ class Export:
     def _found(self) -> tuple[Receipt, list[Part]]:
         """What an index, a queue or an offset leads to."""
         found, receipt = self._with_keys() if self._has_only_keys() else self._looked_up()
+        if not len(found):
+            return receipt, []
         bases = np.array(self._log.bases, np.int64)[np.searchsorted(self._log.bases, found, "right") - 1]
         blocks = np.stack([bases, found // self._options.part_size])
         begins = np.flatnonzero(np.diff(blocks, axis=1, prepend=-1).any(axis=0)).tolist()
