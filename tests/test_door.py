@@ -46,7 +46,7 @@ class TestPlaces:
 
     def test_a_file_is_no_store(self, tmp_path):
         (tmp_path / "file").touch()
-        with pytest.raises(whence.NotFoundError):
+        with pytest.raises(whence.NotFoundError, match="is a file, and a store is a folder"):
             whence.open(tmp_path / "file")
 
     def test_a_folder_without_a_log_is_no_store_and_a_hint_may_help(self, made):
@@ -54,6 +54,9 @@ class TestPlaces:
             whence.open(made.folder / "index")
         with pytest.raises(whence.NotFoundError, match="give the folder above it"):
             whence.open(made.folder / "commitlog")
+        (made.folder / "index" / "sidecar.json").touch()
+        with pytest.raises(whence.NotFoundError, match="it is a sidecar: give the store"):
+            whence.open(made.folder / "index")
         made.folder.rename(made.folder.parent / "store")
         with pytest.raises(whence.NotFoundError, match=r"did you mean .*/store\?"):
             whence.open(made.folder.parent)

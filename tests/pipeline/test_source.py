@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
     Not,
     StringContains,
 )
+from pyspark.sql.types import StructType
 
 from tests.pipeline import source_rows
 from tests.pipeline.source_rows import (
@@ -43,6 +44,7 @@ from tests.store_maker import MadeStore, T, make_store, message
 from whence.errors import CorruptError, NotFoundError, UsageError
 from whence.formats.time_blocks import BLOCK_SIZE, TIME_BLOCK
 from whence.pipeline import source_options, source_plan
+from whence.pipeline.source import WhenceSource, register
 from whence.pipeline.source_filters import Condition, Span, Wanted, read_filters
 from whence.pipeline.source_options import parse_options
 from whence.pipeline.source_plan import PartKind
@@ -510,7 +512,13 @@ def test_options_are_read_in_any_case():
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        ({"topc": "x"}, "option 'topc' is not known; there are path, out, rows, columns"),
+        ({"compression": "x"}, "option 'compression' is not known; there are path, out, rows, columns"),
+        ({"row": "key"}, "option 'row' is not known; did you mean rows?"),
+        ({"startingOffset": "0"}, "did you mean startingOffsets?"),
+        ({"topic": "x"}, 'topic is a column: where\\("topic = …"\\) asks for it'),
+        ({"subscribe": "x"}, "option 'subscribe' is not known; topic is a column"),
+        ({"key": "x"}, 'rows of keys have it, option\\("rows", "key"\\), and where'),
+        ({"location": "/store"}, "no table of a catalog: create temporary view"),
         ({"rows": "row"}, "option rows is message or key, not 'row'"),
         ({"mode": "dropmalformed"}, "option mode is failfast or permissive"),
         ({"columns": "topic,nosuch"}, "no column 'nosuch'; there are topic, queue"),
@@ -522,7 +530,9 @@ def test_options_are_read_in_any_case():
         ({"startingOffsets": '{"topic":{"0":23}}'}, "is earliest, latest or a physical offset"),
         ({"endingOffsets": str(2**63)}, "is earliest, latest or a physical offset"),
         ({"minPartitions": "0"}, "a whole number above 0"),
-        ({"startingTimestamp": "soon"}, "'soon' is no time"),
+        ({"startingTimestamp": "soon"}, "option startingTimestamp: 'soon' is no time"),
+        ({"startingOffsets": "7", "endingOffsets": "5"}, "startingOffsets 7 lies behind endingOffsets 5"),
+        ({"startingTimestamp": "9", "endingTimestamp": "8"}, "startingTimestamp 9 lies behind endingTimestamp 8"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
         ({"scan": "1"}, "false or true"),
     ],
@@ -530,6 +540,15 @@ def test_options_are_read_in_any_case():
 def test_a_wrong_option_is_told(given: dict[str, str], what: str):
     with pytest.raises(UsageError, match=what):
         parse_options({"path": "/store"} | given)
+
+
+def test_a_store_is_not_written_by_spark_and_only_a_session_knows_it():
+    source = WhenceSource({"path": "/store"})
+    for write in (source.writer, source.streamWriter):
+        with pytest.raises(UsageError, match="Spark only reads stores"):
+            write(StructType(), True)
+    with pytest.raises(UsageError, match=r"takes a session of Spark .* not a NoneType"):
+        register(None)
 
 
 def test_a_batch_has_one_path_and_an_end_behind_its_begin(odd: MadeStore):

@@ -79,7 +79,7 @@ def test_a_begin_can_be_named(made, is_built):
         reader_of(made, startingOffsets="3").initialOffset()
     for name in ("endingOffsets", "endingTimestamp"):
         with pytest.raises(UsageError, match="a stream has no end"):
-            reader_of(made, **{name: "5"})
+            reader_of(made, **{name: "5"}).initialOffset()
 
 
 def test_what_comes_after_the_begin_of_a_query_that_takes_what_is_there_is_left_for_the_next(tmp_path):

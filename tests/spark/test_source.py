@@ -201,7 +201,7 @@ def test_damage_is_told_with_file_and_position(registered: SparkSession, odd: Ma
 
 
 def test_a_wrong_option_or_path_is_told_when_the_source_is_loaded(registered: SparkSession, odd: MadeStore):
-    with pytest.raises(AnalysisException, match="option 'topics' is not known; there are path"):
+    with pytest.raises(AnalysisException, match="option 'topics' is not known; topic is a column"):
         load(registered, odd.folder, topics="x")
     with pytest.raises(AnalysisException, match="there is no such folder"):
         load(registered, odd.folder.with_name("nosuch")).count()

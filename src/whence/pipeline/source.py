@@ -10,7 +10,7 @@ each task reads its part and gives Arrow record batches. docs/spark.md tells the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from whence.pipeline.source_filters import Condition
     from whence.pipeline.source_plan import Part
 
+READ_ONLY = 'Spark only reads stores; whence.create("store") makes one, with append and append_batch'
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -39,6 +40,8 @@ def register(spark: SparkSession) -> None:
     from whence.pipeline import fresh_scans
     from whence.pipeline.session import use_this_python
 
+    if not hasattr(spark, "dataSource"):
+        raise UsageError(f"register() takes a session of Spark 4.0 or newer, not a {type(spark).__name__}")
     is_connected = not hasattr(spark, "_jsparkSession")  # to a server, by Spark Connect
     if not is_connected:
         use_this_python(spark.sparkContext)
@@ -85,6 +88,12 @@ class WhenceSource(DataSource):
             raise UsageError(f"a store is read as a stream with Spark 4.2 or newer: {error}") from error
         options = parse_options(self.options)
         return WhenceStreamReader(options, names_of(schema, options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        raise UsageError(READ_ONLY)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802
+        raise UsageError(READ_ONLY)
 
 
 class GuardedSource(WhenceSource):

@@ -46,6 +46,8 @@ NAMES = (
     "maxFilesPerTrigger",
 )
 _SPELLED = {name.lower(): name for name in NAMES}
+# What others call a column.
+_COLUMNS = {"subscribe": "topic", "topics": "topic", "since": "store_time", "until": "store_time"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     options = {name.lower(): value for name, value in given.items()}
     unknown = sorted(options.keys() - _SPELLED.keys() - {"paths"})
     if unknown:
-        raise UsageError(f"option {unknown[0]!r} is not known; there are {', '.join(NAMES)}")
+        raise UsageError(f"option {unknown[0]!r} is not known; {_meant(unknown[0])}")
     if "path" not in options:
         what = "several paths are given" if "paths" in options else "no path is given"
         raise UsageError(f'{what}: load("store") reads one store')
@@ -87,16 +89,19 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         raise UsageError("maxBytesPerTrigger and maxFilesPerTrigger exclude each other")
     by_key = _choice(options, "rows", "message", "key") == "key"
     permissive = _choice(options, "mode", "failfast", "permissive") == "permissive"
-    now_ms = int(time.time() * 1000)
+    starting, ending = _offset(options, "startingOffsets"), _offset(options, "endingOffsets")
+    starting_ms, ending_ms = _time(options, "startingTimestamp"), _time(options, "endingTimestamp")
+    _check_order("Offsets", starting, ending)
+    _check_order("Timestamp", starting_ms, ending_ms)
     return SourceOptions(
         path=options["path"],
         out=options.get("out"),
         by_key=by_key,
         columns=_columns(options.get("columns"), by_key, permissive),
-        starting=_offset(options, "startingOffsets"),
-        ending=_offset(options, "endingOffsets"),
-        starting_ms=parse_time(options.get("startingtimestamp"), now_ms),
-        ending_ms=parse_time(options.get("endingtimestamp"), now_ms),
+        starting=starting,
+        ending=ending,
+        starting_ms=starting_ms,
+        ending_ms=ending_ms,
         min_partitions=_number(options, "minPartitions") or 1,
         permissive=permissive,
         fail_on_data_loss=_choice(options, "failOnDataLoss", "true", "false") == "true",
@@ -105,6 +110,20 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         max_bytes_per_trigger=_number(options, "maxBytesPerTrigger"),
         max_files_per_trigger=_number(options, "maxFilesPerTrigger"),
     )
+
+
+def _meant(name: str) -> str:
+    """What a user may have meant by an option that there is not."""
+    if name == "location":  # what "create table" says
+        return "a store is no table of a catalog: create temporary view … using whence options (path …)"
+    column = _COLUMNS.get(name, name)
+    if column in TYPES:
+        hint = 'rows of keys have it, option("rows", "key"), and ' if column == KEY else ""
+        return f'{column} is a column: {hint}where("{column} = …") asks for it'
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, _SPELLED, n=1, cutoff=0.75)
+    return f"did you mean {_SPELLED[near[0]]}?" if near else f"there are {', '.join(NAMES)}"
 
 
 def _choice(options: Mapping[str, str], name: str, *choices: str) -> str:
@@ -131,6 +150,18 @@ def _offset(options: Mapping[str, str], name: str) -> int | str | None:
     if not (text.isascii() and text.isdigit() and int(text) < 2**63):
         raise UsageError(f"option {name} is {EARLIEST}, {LATEST} or a physical offset, not {text!r}")
     return int(text)
+
+
+def _time(options: Mapping[str, str], name: str) -> int | None:
+    try:
+        return parse_time(options.get(name.lower()), int(time.time() * 1000))
+    except UsageError as error:
+        raise UsageError(f"option {name}: {error}") from None
+
+
+def _check_order(name: str, starting: int | str | None, ending: int | str | None) -> None:
+    if isinstance(starting, int) and isinstance(ending, int) and starting > ending:
+        raise UsageError(f"starting{name} {starting} lies behind ending{name} {ending}")
 
 
 def _columns(text: str | None, by_key: bool, permissive: bool) -> tuple[str, ...]:

@@ -49,8 +49,6 @@ class WhenceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans the batches of one query, and reads their parts in tasks."""
 
     def __init__(self, options: SourceOptions, names: tuple[str, ...]) -> None:
-        if options.ending is not None or options.ending_ms is not None:
-            raise UsageError("a stream has no end: leave endingOffsets and endingTimestamp out")
         self._options = options
         self._names = names
         self._opened: tuple[MessageStore, StreamPlan] | None = None
@@ -111,6 +109,9 @@ class WhenceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self) -> StreamPlan:
         if self._opened is None:
+            # Not when the reader is made: Spark tells an error there by one of its own.
+            if self._options.ending is not None or self._options.ending_ms is not None:
+                raise UsageError("a stream has no end: leave endingOffsets and endingTimestamp out")
             store = open_folder(self._options.path, self._options.out)
             self._opened = (store, StreamPlan(store.commit_log))
         return self._opened[1]

@@ -105,7 +105,9 @@ class StreamPlan:
         if offset > end.offset:
             raise UsageError(f"offset {offset} lies behind the log's end, at {max(end.offset, 0)}")
         if not self._log.is_boundary(offset, []):
-            raise UsageError(f"no record begins at offset {offset}")
+            raise UsageError(
+                f"no record begins at offset {offset}; give a message's physical_offset, or a startingTimestamp"
+            )
         return self._at_record(offset)
 
     def at_time(self, timestamp_ms: int, within: Sequence[tuple[int, int]] | None = None) -> Place:

@@ -55,7 +55,8 @@ def store_folder(path: str | Path) -> tuple[Path, Ownership | None]:
     """The folder of a RocketMQ store, and what whence noted of it, if it is whence's; NotFoundError if it is none."""
     folder = folder_of(path)
     if not is_folder(folder):
-        raise NotFoundError(f"{folder}: there is no such folder")
+        what = "is a file, and a store is a folder" if is_file(folder) else "there is no such folder"
+        raise NotFoundError(f"{folder}: {what}")
     ownership = None
     if is_file(folder / "whence.json"):
         from whence.store.ownership import read_ownership
@@ -65,6 +66,8 @@ def store_folder(path: str | Path) -> tuple[Path, Ownership | None]:
         hint = ""
         if folder.name == "commitlog":
             hint = f"; give the folder above it, {folder.parent}"
+        elif is_file(folder / "sidecar.json"):
+            hint = "; it is a sidecar: give the store that it belongs to"
         elif is_folder(folder / "store" / "commitlog"):
             hint = f"; did you mean {folder / 'store'}?"
         raise NotFoundError(f"{folder}: is no RocketMQ store, for it has no folder commitlog/{hint}")
