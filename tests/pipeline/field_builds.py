@@ -6,15 +6,20 @@ from pathlib import Path
 import numpy as np
 
 from tests.pipeline.test_build import OneByOne, build
+from whence.errors import UsageError
 from whence.files.disk import Disk
 from whence.formats.rocketmq.message import Message
 from whence.pipeline.build import BuiltFields
 from whence.pipeline.field_evaluation import Definition, Evaluated
+from whence.pipeline.field_repair import FieldRepair
 from whence.pipeline.fields import FieldBuild, FieldSettings
+from whence.pipeline.repair import Mended
 from whence.pipeline.tasks import own_name
+from whence.pipeline.verify import Verified, Verify, VerifyPlace, VerifySettings, work_folder
 from whence.store.commit_log import CommitLog
 from whence.store.damage import Damage
 from whence.store.field_spill import FieldSpill, Texts
+from whence.store.findings import Finding
 from whence.store.sidecar import Sidecar, read_sidecar
 from whence.store.spill import Spilled, Stretch
 from whence.store.stretch_rows import stretch_rows
@@ -50,8 +55,14 @@ class PlainEvaluator:
         self._log = log
         self._expressions = expressions
 
+    def check(self, definition: Definition) -> None:
+        if definition.sql not in self._expressions:
+            raise UsageError(f"field {definition.name}: {definition.sql} is refused")
+
     def evaluate(self, definitions: Sequence[Definition], stretches: Sequence[Stretch], work: Path) -> Evaluated:
         damage: list[Damage] = []
+        for definition in definitions:
+            self.check(definition)
         return Evaluated(
             {each.name: tuple(self._spill(each, stretch, work) for stretch in stretches) for each in definitions},
             tuple(damage),
@@ -104,6 +115,32 @@ def build_fields(
         how = FieldSettings(settings["shape"], jobs, rebuild, with_sums=True)
         evaluator = evaluator or PlainEvaluator(log, version=version)
         return FieldBuild(log, sidecar, how, known, evaluator, OneByOne(), disk or Disk()).run(definitions)
+    finally:
+        log.close()
+
+
+def verify_fields(store: Path, sidecar: Path, *, jobs: int | None = None, **how) -> Verified:
+    """What a verify finds of a sidecar; ``how`` is of its evaluator."""
+    claim = noted(sidecar)
+    log = CommitLog(store / "commitlog")
+    place = VerifyPlace(store, sidecar, sidecar, claim.index_names, claim.indexed_to, claim=claim, is_exact=True)
+    settings = VerifySettings(claim.shape, claim.dialect, claim.queue_file_size, jobs=jobs)
+    try:
+        with work_folder(sidecar, is_local=True) as work:
+            evaluator = PlainEvaluator(log, **how)
+            return Verify(log, place, settings, OneByOne(), work, Disk(), evaluator).run()
+    finally:
+        log.close()
+
+
+def repair_fields(
+    store: Path, sidecar: Path, found: Verified, *, jobs: int | None = None, **how
+) -> tuple[list[Mended], list[Finding]]:
+    """Mend what a verify found of fields; and what is left."""
+    log = CommitLog(store / "commitlog")
+    try:
+        repair = FieldRepair(log, sidecar, jobs, PlainEvaluator(log, **how), OneByOne(), Disk())
+        return repair.run(found.fields)
     finally:
         log.close()
 

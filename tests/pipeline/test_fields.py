@@ -54,7 +54,7 @@ def expected(made, sql, items=20, slots=7):
     return field_files(made.records, EXPRESSIONS[sql], slots, items)
 
 
-@pytest.mark.parametrize("jobs", [1, 2, 7, 40])
+@pytest.mark.parametrize("jobs", [1, 2, 3, 7, 40])
 def test_the_files_of_a_field_are_the_same_with_any_number_of_tasks(made, tmp_path, jobs):
     built = build_fields(made.folder, tmp_path / "s", definition("words"), definition("first"), jobs=jobs, **SMALL)
     assert field_of(tmp_path / "s", "words") == expected(made, "words")

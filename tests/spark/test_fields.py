@@ -13,7 +13,7 @@ from tests.field_maker import field_files
 from tests.lookup.judge import offsets
 from tests.pipeline.field_builds import field_of, noted
 from tests.reference import read_log
-from whence.door import build_store
+from whence.door import build_store, repair_store, verify_store
 from whence.errors import UsageError
 from whence.pipeline.field_evaluation import Definition, Evaluator
 from whence.pipeline.field_sql import FUNCTIONS, check_sql
@@ -150,6 +150,32 @@ def test_an_expression_that_fails_names_the_first_message_it_fails_on(spark, sto
     sidecar = noted(store.with_name("store.whence"))
     assert sidecar.indexed and not sidecar.fields
     assert not (store.with_name("store.whence") / "work").exists()
+
+
+def test_damaged_fields_are_found_and_built_anew(spark, store):
+    sidecar = store.with_name("store.whence")
+    build_store(store, fields={"order": ORDER, "sku": SKUS})
+    healthy = verify_store(store)
+    assert healthy.is_healthy and set(healthy.fields) == {"order", "sku"}
+    before = {name: field_of(sidecar, name) for name in ("order", "sku")}
+    for kind, number, place in (("values", 1, 100), ("index", -1, 150)):
+        path = sorted((sidecar / "fields/order" / kind).iterdir())[number]
+        data = bytearray(path.read_bytes())
+        data[place] ^= 4
+        path.write_bytes(data)
+    (sidecar / "fields/orphan").mkdir()
+    found = verify_store(store, jobs=3)
+    assert set(found.damaged_fields) == {"order", "orphan"} and not found.fields["sku"].damage
+    told = repair_store(store, dry_run=True)
+    assert not told.is_healthy and told.left
+    repaired = repair_store(store)
+    assert repaired.is_healthy
+    assert {name: field_of(sidecar, name) for name in ("order", "sku")} == before
+    assert verify_store(store).is_healthy
+    (sidecar / "sidecar.json").write_text("{")  # with it nobody knows what the fields were
+    assert repair_store(store).is_healthy
+    found = verify_store(store)
+    assert (found.damage, found.fields) == ([], {})
 
 
 @pytest.fixture(scope="module")

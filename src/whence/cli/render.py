@@ -345,11 +345,14 @@ def verified_text(verified: Verified, screen: Screen) -> None:
     screen.line(f"index     {index}, dialect {verified.dialect}")
     queues = f"{counted(verified.queue_count, 'queue')}, {counted(verified.entries, 'entry', 'entries')}"
     screen.line(f"queues    {queues}{_badly(verified.queues)}")
+    for name, each in verified.fields.items():
+        values = f"{counted(each.items, 'value')} in {counted(each.files, 'file')}{_badly(each.counts)}"
+        screen.line(f"field     {printable(name)}, {values}")
     screen.line(f"judged    what lies in {printable(_near(verified.root))}")
     for habit in verified.habits:
         screen.paragraph(f"no damage {habit}", "          ")
     findings_text(verified.damage, screen)
-    if verified.is_badly_indexed:
+    if verified.is_badly_indexed or verified.damaged_fields:
         screen.line('"whence repair" mends it; with --dry-run it only tells.')
 
 

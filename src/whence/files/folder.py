@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from whence.errors import NotFoundError, StoreError
+from whence.files.names import is_digits
 
 # A folder's time has the grain of the kernel's clock, and network disks keep it for a while. A listing that is not
 # older than the folder's time by this much may lack a file that was made in the same tick.
@@ -62,6 +63,14 @@ def files_in(folder: Path) -> dict[str, FileState]:
     except OSError as error:
         raise _not_listed(folder, error) from None
     return found
+
+
+def digit_names(folder: Path) -> list[str]:
+    """The files of a folder whose names are digits alone, in order."""
+    try:
+        return sorted(name for name in files_in(folder) if is_digits(name))
+    except NotFoundError:
+        return []
 
 
 def folders_in(folder: Path) -> list[str]:

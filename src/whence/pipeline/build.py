@@ -167,6 +167,7 @@ class Built:
     root: Path
     queues_size: int
     fields: tuple[BuiltField, ...] = ()
+    taken: tuple[Spilled, ...] = ()  # the part of the log that was scanned
 
     @property
     def is_healthy(self) -> bool:
@@ -466,6 +467,7 @@ class Build:
             sidecar=sidecar,
             root=root,
             queues_size=size,
+            taken=tuple(taken),
         )
 
     def _places(self, made: Sequence[Made]) -> _Places:

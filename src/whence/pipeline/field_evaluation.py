@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from whence.errors import StoreError, UsageError, WhenceError
+from whence.errors import FormatError, StoreError, UsageError, WhenceError
 from whence.files.disk import Disk
 from whence.pipeline.expressions import quiet_queries
 from whence.pipeline.field_sql import CheckedSql, check_sql, reason_of
 from whence.pipeline.runner import Done, Runner
 from whence.pipeline.tasks import own_name
 from whence.store.damage import Damage, DamageKind
+from whence.store.field_claim import FieldClaim
 from whence.store.field_spill import FieldSpill, Texts
 from whence.store.message_columns import COLUMNS, DAMAGE, MessageColumns, text_array
 from whence.store.spill import Spilled, Stretch
@@ -52,6 +53,11 @@ class Definition:
     session_zone: str
     ansi: bool
 
+    @classmethod
+    def noted(cls, name: str, claim: FieldClaim) -> Definition:
+        """What sidecar.json says that a field is."""
+        return cls(name, claim.sql, claim.session_zone, claim.ansi)
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
@@ -62,12 +68,11 @@ class Evaluated:
 
 
 class Evaluator:
-    """Evaluates fields on a Spark session. ``flush``: whether spills are to outlast the machine."""
+    """Evaluates fields on a Spark session."""
 
-    def __init__(self, spark: SparkSession, runner: Runner, *, flush: bool = False) -> None:
+    def __init__(self, spark: SparkSession, runner: Runner) -> None:
         self._spark = spark
         self._runner = runner
-        self._flush = flush
 
     @property
     def version(self) -> str:
@@ -96,7 +101,7 @@ class Evaluator:
         def spilled(done: Accumulator[Done]) -> DataFrame:
             told_by.append(done)
             values = _values(session, checked, names, _Read(tuple(stretches), names, done))
-            spill = _Spill(tuple(stretches), len(checked), str(work), self._flush, done)
+            spill = _Spill(tuple(stretches), len(checked), str(work), not self._runner.is_local, done)
             return values.mapInArrow(spill, "told string")
 
         with quiet_queries():
@@ -183,18 +188,28 @@ class _Read:
             self.done.add(Done(errors={number: error}))
 
     def _batches(self, stretch: Stretch) -> Iterator[Any]:
-        # A body that cannot be decompressed is no reason to stop: it is NULL, and told.
-        columns = MessageColumns((*self.names, DAMAGE) if "body" in self.names else self.names)
+        columns = MessageColumns(self.names)
         found: list[Damage] = []
         for data, rows in self._rows(stretch):
             done = 0
-            for batch in columns.batches(data, stretch.base, rows):
-                if columns.names != self.names and batch.column(DAMAGE).null_count < batch.num_rows:
-                    found += _bad_bodies(stretch, rows[done:], batch.column(DAMAGE))
-                done += batch.num_rows
-                yield batch.select(list(self.names))
+            try:
+                for batch in columns.batches(data, stretch.base, rows):
+                    yield batch
+                    done += batch.num_rows
+            except FormatError:
+                yield from self._with_damage(data, stretch, rows[done:], found)
         if found:
             self.done.add(Done(damage=found[:BODY_DAMAGE_MAX]))
+
+    def _with_damage(
+        self, data: NDArray[np.uint8], stretch: Stretch, rows: NDArray[np.void], found: list[Damage]
+    ) -> Iterator[Any]:
+        """Messages with bodies that cannot be decompressed: that is no reason to stop, they are NULL, and told."""
+        done = 0
+        for batch in MessageColumns((*self.names, DAMAGE)).batches(data, stretch.base, rows):
+            found += _bad_bodies(stretch, rows[done:], batch.column(DAMAGE))
+            yield batch.select(list(self.names))
+            done += batch.num_rows
 
     def _rows(self, stretch: Stretch) -> Iterator[StretchRows]:
         begin, end = (0, None) if self.rows is None else self.rows
@@ -352,10 +367,13 @@ def _offsets(column: Any) -> NDArray[np.int64]:
 
 def _valid(column: Any) -> NDArray[np.bool_]:
     """Which rows of a column are not null."""
-    bitmap = column.buffers()[0]
-    if not column.null_count or bitmap is None:
-        return np.ones(len(column), np.bool_)
-    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")
+    return _bits(column, 0) if column.null_count else np.ones(len(column), np.bool_)
+
+
+def _bits(column: Any, number: int) -> NDArray[np.bool_]:
+    """A buffer of a column that has a bit for each row."""
+    buffer = column.buffers()[number]
+    bits = np.unpackbits(np.frombuffer(b"" if buffer is None else buffer, np.uint8), bitorder="little")
     return bits[column.offset : column.offset + len(column)].astype(np.bool_)
 
 
@@ -391,13 +409,10 @@ class _Failure:
         if not _is_of_expression(error.__cause__):
             return error
         first = self._first(len(self._stretches), lambda begin, end: self._why(self._stretches[begin:end]))
-        if first is None:
-            return error
         stretch = self._stretches[first]
-        rows = np.concatenate([each.rows["physical_offset"].copy() for each in stretch_rows(stretch)])
+        offsets = [each.rows["physical_offset"].copy() for each in stretch_rows(stretch)]
+        rows = np.concatenate([np.empty(0, np.int64), *offsets])
         number = self._first(len(rows), lambda begin, end: self._why([stretch], (begin, end)))
-        if number is None:
-            return error
         for definition, checked in zip(self._definitions, self._checked, strict=True):
             why = self._why([stretch], (number, number + 1), [checked])
             if why is not None:
@@ -407,11 +422,9 @@ class _Failure:
                 )
         return error
 
-    def _first(self, count: int, fails: Callable[[int, int], BaseException | None]) -> int | None:
-        """The first of so many that fails; None if none does."""
+    def _first(self, count: int, fails: Callable[[int, int], BaseException | None]) -> int:
+        """The first of so many that fails. One of them does, and if not the last one is as good as any."""
         begin, end = 0, count
-        if count == 0 or fails(begin, end) is None:
-            return None
         while end - begin > 1:
             middle = (begin + end) // 2
             begin, end = (begin, middle) if fails(begin, middle) is not None else (middle, end)
@@ -424,12 +437,15 @@ class _Failure:
         checked: Sequence[CheckedSql] | None = None,
     ) -> BaseException | None:
         """Why an expression fails on these; None if it does not."""
+        from pyspark.sql import functions
+
         expressions = self._checked if checked is None else checked
         names = _columns_of(expressions)
 
         def values(done: Accumulator[Done]) -> DataFrame:
             read = _Read(tuple(stretches), names, done, rows)
-            return _values(self._session, expressions, names, read).mapInArrow(_drop, "told string")
+            found = _values(self._session, expressions, names, read)
+            return found.agg(functions.max(functions.xxhash64(*found.columns)))
 
         try:
             self._runner.collect("look for what fails", values, len(stretches))
@@ -447,10 +463,3 @@ def _is_of_expression(error: BaseException | None) -> bool:
         and not isinstance(error, PythonException)
         and error.getSqlState() is not None
     )
-
-
-def _drop(batches: Iterator[Any]) -> Iterator[Any]:
-    """Have the values computed."""
-    for _ in batches:
-        pass
-    return iter(())

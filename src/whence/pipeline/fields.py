@@ -15,7 +15,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,7 +78,8 @@ class _Field:
 class FieldBuild:
     """Builds what is missing of some fields. The caller holds the sidecar's lock.
 
-    ``sidecar`` says how far the log is indexed, and is in its place.
+    ``sidecar`` says how far the log is indexed, and is in its place. ``taken``: what of the log was scanned just now,
+    so that it is known where records begin.
     """
 
     def __init__(
@@ -90,7 +91,9 @@ class FieldBuild:
         evaluator: FieldEvaluator,
         runner: TaskRunner,
         disk: Disk,
+        taken: Sequence[Spilled] = (),
     ) -> None:
+        self._taken = tuple(taken)
         self._log = log
         self._folder = folder
         self._settings = settings
@@ -101,10 +104,10 @@ class FieldBuild:
         self._work = folder / WORK / own_name("fields")
         self._damage: dict[tuple[str, int], Damage] = {}
 
-    def run(self, definitions: Sequence[Definition]) -> BuiltFields:
-        """Build what is missing of these fields, publish it and clean up. Other fields are dropped."""
+    def run(self, definitions: Sequence[Definition], kept: Collection[str] = ()) -> BuiltFields:
+        """Build what is missing of these fields, publish it and clean up. Others are dropped but for ``kept``."""
         started = time.monotonic()
-        self._drop({*self._sidecar.fields} - {definition.name for definition in definitions})
+        self._drop({*self._sidecar.fields} - {definition.name for definition in definitions} - {*kept})
         fields = [self._begun(definition) for definition in definitions]
         todo = [field for field in fields if field.known is None or field.from_offset < self._sidecar.indexed_to]
         files: list[PublishedFile] = []
@@ -141,7 +144,7 @@ class FieldBuild:
         if (
             known is None
             or self._settings.rebuild
-            or not is_same_definition(known, definition)
+            or Definition.noted(definition.name, known) != definition
             or known.spark != self._evaluator.version
             or not field_goes_on(self._log, self._folder, self._settings.shape, self._sidecar, definition.name)
         ):
@@ -174,6 +177,8 @@ class FieldBuild:
     def _walked(self, from_offset: int, to_offset: int) -> tuple[Spilled, ...]:
         if from_offset >= to_offset:
             return ()
+        if self._taken and (self._taken[0].begin_offset, self._taken[-1].end_offset) == (from_offset, to_offset):
+            return self._taken
         taken = walk_log(self._log, from_offset, to_offset, self._runner, self._settings.jobs)
         end = taken[-1].end_offset if taken else from_offset
         if end != to_offset:
@@ -313,11 +318,6 @@ class FieldBuild:
         return BuiltField(
             field.definition.name, items, len(claim.index_names), new_items, field.from_offset, claim.indexed_to
         )
-
-
-def is_same_definition(known: FieldClaim, definition: Definition) -> bool:
-    """Whether values that are there were computed as they are now."""
-    return (known.sql, known.session_zone, known.ansi) == (definition.sql, definition.session_zone, definition.ansi)
 
 
 def field_goes_on(log: CommitLog, folder: Path, shape: Shape, sidecar: Sidecar, name: str) -> bool:

@@ -27,7 +27,7 @@ from whence.pipeline.runner import Runner, Watcher
 from whence.pipeline.session import SparkSettings, open_session
 from whence.pipeline.tasks import Kind
 from whence.store.commit_log import CommitLog
-from whence.store.field_claim import FIELDS_MAX, check_field_name
+from whence.store.field_claim import FIELDS_MAX, FOLDER, check_field_name
 from whence.store.follower import Follower, FollowSettings
 from whence.store.index_file import DEFAULT_SHAPE, Shape
 from whence.store.message_store import Dialect, MessageStore
@@ -102,16 +102,16 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
             open_session(options.spark, log_file=options.log_file, moves_rows=bool(fields or options.fields))
         )
         runner = Runner(spark, watcher)
-        evaluator = Evaluator(spark, runner, flush=not runner.is_local)
+        evaluator = Evaluator(spark, runner)
         definitions = definitions_of(evaluator, known, fields, options.spark.conf)
         if built is None:
             noted = {} if known is None else known.fields
             built = Build(log, place, settings, known, runner, disk, noted).run()
             if ownership is not None and Kind.INDEX in settings.kinds:
                 _own(folder, ownership, built, disk)
-        if definitions or built.sidecar.fields:
+        if definitions or built.sidecar.fields or is_folder(sidecar / FOLDER):
             how = FieldSettings(settings.shape, options.jobs, options.rebuild, options.with_sums)
-            build = FieldBuild(log, sidecar, how, built.sidecar, evaluator, runner, disk)
+            build = FieldBuild(log, sidecar, how, built.sidecar, evaluator, runner, disk, built.taken)
             built = built.with_fields(build.run(definitions))
         return built
 

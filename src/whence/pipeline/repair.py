@@ -16,7 +16,7 @@ from typing import Any
 
 from whence.errors import FormatError, StoreError
 from whence.files.disk import Disk
-from whence.files.folder import is_file, is_folder
+from whence.files.folder import digit_names, is_file, is_folder
 from whence.files.names import index_name
 from whence.formats.rocketmq.checkpoint import Checkpoint, encode_checkpoint
 from whence.formats.rocketmq.index_file import NO_HEADER
@@ -37,7 +37,6 @@ from whence.pipeline.verify import (
     Verified,
     VerifyPlace,
     VerifySettings,
-    digit_names,
     usual_queue_size,
 )
 from whence.store.commit_log import CommitLog

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from whence.errors import FormatError, NotFoundError, StoreError
+from whence.errors import FormatError, StoreError
 from whence.files.disk import Disk
-from whence.files.folder import files_in, folders_in, is_file, is_folder
+from whence.files.folder import digit_names, files_in, folders_in, is_file, is_folder
 from whence.files.lock import StoreLock
 from whence.files.names import is_digits, offset_name
 from whence.formats.time_blocks import TIME_BLOCK
@@ -39,13 +39,16 @@ from whence.pipeline.check_tasks import (
     check_queues_task,
     check_times_task,
 )
+from whence.pipeline.field_verify import FieldVerify, VerifiedField
+from whence.pipeline.fields import FieldEvaluator
 from whence.pipeline.index_parts import IndexPart, plan_parts, read_ends, shapes_of
 from whence.pipeline.scanning import SpilledLog, cut_stretches, scan_stretches
 from whence.pipeline.task_runner import CountedRunner, TaskRunner
 from whence.pipeline.tasks import TAKEN
 from whence.store.commit_log import CommitLog
 from whence.store.damage import Damage, DamageKind
-from whence.store.findings import Finding, FindingKind, Findings
+from whence.store.field_claim import FOLDER
+from whence.store.findings import Finding, FindingKind, Findings, summed
 from whence.store.index_check import IndexFindings
 from whence.store.index_file import Shape
 from whence.store.message_store import Dialect, read_checkpoint
@@ -135,6 +138,7 @@ class Verified:
     judged_to: int = 0
     times: dict[Path, tuple[str, ...]] = field(default_factory=dict)  # the spills of each file of time blocks
     groups: int = 1  # of queues, in the spills
+    fields: dict[str, VerifiedField] = field(default_factory=dict)
     elapsed_s: float = 0.0
     tasks: int = 0
 
@@ -149,16 +153,23 @@ class Verified:
 
     @property
     def is_badly_indexed(self) -> bool:
-        """Whether something else than log and checkpoint is damaged."""
-        return len(self.damage) > len(self.log_damage) + len(self.checkpoint_findings)
+        """Whether something else than log, checkpoint and fields is damaged."""
+        in_fields = sum(len(each.damage) for each in self.fields.values())
+        return len(self.damage) > len(self.log_damage) + len(self.checkpoint_findings) + in_fields
+
+    @property
+    def damaged_fields(self) -> list[str]:
+        """Those that can be built anew."""
+        return [name for name, each in self.fields.items() if each.damage and each.is_mendable]
 
     def to_dict(self) -> dict[str, Any]:
         """As ``verify --json`` has it."""
         return {
             "healthy": self.is_healthy,
             "log": {"from_offset": self.from_offset, "to_offset": self.to_offset, "messages": self.messages},
-            "indexes": {"items": self.items, "files": self.files, **_counted(self.index)},
-            "queues": {"entries": self.entries, "queues": self.queue_count, **_counted(self.queues)},
+            "indexes": {"items": self.items, "files": self.files, **summed(self.index)},
+            "queues": {"entries": self.entries, "queues": self.queue_count, **summed(self.queues)},
+            "fields": {name: each.to_dict() for name, each in self.fields.items()},
             "dialect": None if self.dialect is None else str(self.dialect),
             "habits": list(self.habits),
             "judged": str(self.root),
@@ -169,17 +180,23 @@ class Verified:
         }
 
 
-def _counted(counts: Counter[FindingKind]) -> dict[str, int]:
-    missing, dangling = counts[FindingKind.MISSING], counts[FindingKind.DANGLING]
-    return {"missing": missing, "dangling": dangling, "wrong": counts.total() - missing - dangling}
-
-
 class Verify:
-    """One verify. ``work`` is a folder for spills, which the caller makes and removes."""
+    """One verify. ``work`` is a folder for spills, which the caller makes and removes.
+
+    ``evaluator``: who can tell what fields should be; without one they are not judged.
+    """
 
     def __init__(
-        self, log: CommitLog, place: VerifyPlace, settings: VerifySettings, runner: TaskRunner, work: Path, disk: Disk
+        self,
+        log: CommitLog,
+        place: VerifyPlace,
+        settings: VerifySettings,
+        runner: TaskRunner,
+        work: Path,
+        disk: Disk,
+        evaluator: FieldEvaluator | None = None,
     ) -> None:
+        self._evaluator = evaluator
         self._log = log
         self._place = place
         self._settings = settings
@@ -207,6 +224,7 @@ class Verify:
         if place.claim is not None:
             self._add_times(found, _before(taken, place.claim.indexed_to))
             self._add_claim(found)
+            self._add_fields(found, taken)
         self._add_log(found, taken, end)
         if not place.is_sidecar:
             self._add_checkpoint(found, taken)
@@ -364,6 +382,16 @@ class Verify:
             what = f"the queues have {queues_size(self._place.root)} bytes, not {claim.queues_size}"
             self._claim_finding(found, path, FindingKind.WRONG_CLAIM, what, REPAIR_CLAIM)
 
+    def _add_fields(self, found: Verified, taken: Sequence[Spilled]) -> None:
+        claim, folder = self._place.claim, self._place.sidecar
+        if claim is None or self._evaluator is None or not (claim.fields or is_folder(folder / FOLDER)):
+            return
+        verify = FieldVerify(self._log, folder, claim, taken, self._evaluator, self._runner, self._work)
+        found.fields = verify.run()
+        for each in found.fields.values():
+            found.damage += each.damage
+            found.unlisted += each.unlisted
+
     def _claim_finding(self, found: Verified, path: Path, kind: FindingKind, detail: str, repair: str) -> None:
         finding = Finding(path, 0, kind, detail, repair)
         found.claim_findings.append(finding)
@@ -417,14 +445,10 @@ def _before(taken: Sequence[Spilled], to_offset: int | None) -> tuple[Spilled, .
 
 
 def _add(found: Verified, findings: Findings, counts: Counter[FindingKind]) -> None:
-    """Take over what a task found; where more was counted than listed, one line says so."""
-    found.damage += findings.listed
+    """Take over what a task found."""
+    found.damage += findings.told
+    found.unlisted += findings.unlisted_count
     counts.update(findings.counts)
-    if findings.unlisted_count:
-        found.unlisted += findings.unlisted_count
-        last = findings.listed[-1]
-        what = f"{findings.unlisted_count} more findings are counted but not listed"
-        found.damage.append(Finding(last.path, last.position, last.kind, what, last.repair))
 
 
 def _log_finding(damage: Damage) -> Finding:
@@ -449,14 +473,6 @@ def _habits(checked: Sequence[IndexFindings], not_indexed: int, dialect: Dialect
 def is_empty(path: Path) -> bool:
     """Whether a file is there, and has no bytes."""
     return is_file(path) and path.stat().st_size == 0
-
-
-def digit_names(folder: Path) -> list[str]:
-    """The files of a folder whose names are digits alone, in order."""
-    try:
-        return sorted(name for name in files_in(folder) if is_digits(name))
-    except NotFoundError:
-        return []
 
 
 def queues_in(root: Path) -> Iterator[tuple[str, int]]:

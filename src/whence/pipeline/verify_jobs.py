@@ -17,18 +17,20 @@ from typing import TYPE_CHECKING
 
 from whence.errors import CorruptError, FormatError, LockedError, NotFoundError, StoreError, UsageError
 from whence.files.disk import Disk
-from whence.files.folder import is_file, is_folder
+from whence.files.folder import digit_names, is_file, is_folder
 from whence.files.lock import lock_holder
 from whence.files.names import sidecar_of
 from whence.files.plain_file import PlainFile
 from whence.formats.rocketmq.index_file import HEADER_SIZE, IndexHeader, decode_header
 from whence.pipeline.build import QUEUE_FOLDERS
+from whence.pipeline.field_evaluation import Evaluator
+from whence.pipeline.field_repair import FieldRepair
 from whence.pipeline.index_parts import read_ends
 from whence.pipeline.jobs import BuildOptions, JobOptions, build_indexes, known_sidecar, locked, settled
 from whence.pipeline.repair import Mended, Repair, Repaired
 from whence.pipeline.runner import Runner, Watcher
 from whence.pipeline.session import open_session
-from whence.pipeline.verify import Verified, Verify, VerifyPlace, VerifySettings, digit_names, work_folder
+from whence.pipeline.verify import Verified, Verify, VerifyPlace, VerifySettings, work_folder
 from whence.store.commit_log import CommitLog
 from whence.store.findings import Finding, FindingKind
 from whence.store.index_file import Shape
@@ -65,10 +67,12 @@ def verify_indexes(folder: Path, options: JobOptions, watcher: Watcher | None = 
     with ExitStack() as stack:
         _refuse_growing(sidecar)
         judged = Judged(stack, folder, sidecar, options)
-        spark = stack.enter_context(open_session(options.spark, log_file=options.log_file))
+        spark = stack.enter_context(
+            open_session(options.spark, log_file=options.log_file, moves_rows=judged.has_fields)
+        )
         runner = Runner(spark, watcher)
         work = stack.enter_context(work_folder(sidecar, is_local=runner.is_local))
-        return judged.verify(runner, work)
+        return judged.verify(runner, work, Evaluator(spark, runner))
 
 
 def _refuse_growing(sidecar: Path) -> None:
@@ -99,8 +103,9 @@ def repair_indexes(folder: Path, options: RepairOptions, watcher: Watcher | None
         found = verify_indexes(folder, options, watcher)
         return Repaired(left=found.damage, found=len(found.damage), dry_run=True)
     disk = Disk()
-    with open_session(options.spark, log_file=options.log_file) as spark:
+    with open_session(options.spark, log_file=options.log_file, moves_rows=_has_fields(sidecar)) as spark:
         runner = Runner(spark, watcher)
+        evaluator = Evaluator(spark, runner)
         if ownership is not None and is_file(folder / "abort"):
             # What a kill left undone is done as at any start.
             own_store(folder, {}, Options(), disk=disk, clock=now_ms).close()
@@ -116,7 +121,7 @@ def repair_indexes(folder: Path, options: RepairOptions, watcher: Watcher | None
                 stack.callback(log.close)
                 settled(folder, log, sidecar, known, disk)
             judged = Judged(stack, folder, sidecar, options)
-            found = judged.verify(runner, work)
+            found = judged.verify(runner, work, evaluator)
             repaired = Repaired(found=len(found.damage), left=list(found.log_damage))
             if options.cut_tail:
                 repaired.mended += judged.cut_tail(found, disk)
@@ -126,9 +131,21 @@ def repair_indexes(folder: Path, options: RepairOptions, watcher: Watcher | None
                 repaired.mended += judged.mend(found, runner, work, disk)
             elif not is_built_anew:
                 repaired.left += found.checkpoint_findings
+            if not is_built_anew:
+                mended, left = judged.mend_fields(found, evaluator, runner, disk)
+                repaired.mended += mended
+                repaired.left += left
         if is_built_anew:
             repaired.mended += _build_anew(folder, options, found, watcher, in_place=judged.is_built_in_place)
         return repaired
+
+
+def _has_fields(sidecar: Path) -> bool:
+    try:
+        claim = read_sidecar(sidecar)
+    except FormatError:
+        return False
+    return claim is not None and bool(claim.fields)
 
 
 def _build_anew(
@@ -222,9 +239,14 @@ class Judged:
 
     # -- verify ----------------------------------------------------------------------------------------------------
 
-    def verify(self, runner: Runner, work: Path) -> Verified:
+    @property
+    def has_fields(self) -> bool:
+        """Whether expressions are to be evaluated."""
+        return self._place.claim is not None and bool(self._place.claim.fields)
+
+    def verify(self, runner: Runner, work: Path, evaluator: Evaluator) -> Verified:
         """Check what is judged."""
-        found = Verify(self._log, self._place, self._settings(), runner, work, Disk()).run()
+        found = Verify(self._log, self._place, self._settings(), runner, work, Disk(), evaluator).run()
         if self._problem is not None:
             found.damage.insert(0, self._problem)
         return found
@@ -271,6 +293,13 @@ class Judged:
         if mended and self._ownership is not None:
             mended += self._note(self._ownership, disk)
         return mended
+
+    def mend_fields(
+        self, found: Verified, evaluator: Evaluator, runner: Runner, disk: Disk
+    ) -> tuple[list[Mended], list[Finding]]:
+        """Build the fields anew in which something is damaged; and what is left."""
+        repair = FieldRepair(self._log, self._place.sidecar, self._options.jobs, evaluator, runner, disk)
+        return repair.run(found.fields)
 
     def _note(self, ownership: Ownership, disk: Disk) -> list[Mended]:
         """Say in whence.json what is there now."""

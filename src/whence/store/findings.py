@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ class FindingKind(StrEnum):
     WRONG_HEAD = "wrong_head"  # a chain begins elsewhere
     WRONG_HEADER = "wrong_header"
     WRONG_SIZE = "wrong_size"  # of the file
+    WRONG_VALUE = "wrong_value"  # beside an item of a field stands the hash of another value
     WRONG_ENTRY = "wrong_entry"  # leads to its message, but tells another size or code of it
     NOT_ZERO = "not_zero"  # something is written where nothing should be yet
+    OUTDATED = "outdated"  # right once, but computed with another version of Spark
     UNREADABLE = "unreadable"
     UNEXPECTED = "unexpected"  # a file that nobody published
     WRONG_CLAIM = "wrong_claim"  # sidecar.json says what is not so
@@ -87,3 +90,17 @@ class Findings:
     @property
     def unlisted_count(self) -> int:
         return self.total - len(self.listed)
+
+    @property
+    def told(self) -> Sequence[Finding]:
+        """What is listed; where more was counted, one line says so."""
+        if not self.unlisted_count:
+            return self.listed
+        what = f"{self.unlisted_count} more findings are counted but not listed"
+        return [*self.listed, replace(self.listed[-1], detail=what)]
+
+
+def summed(counts: Counter[FindingKind]) -> dict[str, int]:
+    """Counts as ``verify --json`` has them."""
+    missing, dangling = counts[FindingKind.MISSING], counts[FindingKind.DANGLING]
+    return {"missing": missing, "dangling": dangling, "wrong": counts.total() - missing - dangling}
