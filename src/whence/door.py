@@ -16,7 +16,7 @@ from whence.formats.rocketmq.host import parse_host
 from whence.lookup import search
 from whence.lookup.answer import Answer
 from whence.lookup.explain import Explanation, Recorder
-from whence.lookup.question import Asked, AskedOfMany, Question, make_question, parse_age
+from whence.lookup.question import Asked, AskedOfMany, Question, ScanMode, make_question, parse_age
 from whence.lookup.search import Progress
 from whence.store.index_file import Shape
 from whence.store.message_store import Dialect, MessageStore
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from whence.errors import StoreError
     from whence.files.disk import Disk
     from whence.lookup.asked_keys import AskedKeys, Keys
+    from whence.lookup.field_search import Evaluate
     from whence.lookup.many_answer import ManyAnswer
     from whence.lookup.many_columns import ManyBatches
     from whence.pipeline.build import Built
@@ -380,20 +381,34 @@ class Store:
         self.stores = stores
         self._clock = clock
 
-    def find(self, *, progress: Progress | None = None, **asked: Unpack[Asked]) -> Answer:
+    def find(
+        self,
+        *,
+        progress: Progress | None = None,
+        spark: SparkSettings | None = None,
+        watcher: Watcher | None = None,
+        log_file: Path | None = None,
+        **asked: Unpack[Asked],
+    ) -> Answer:
         """The messages that answer a question, with a receipt.
 
         The arguments are the question's: ``key`` (one or several), ``topic``, ``id``, ``offset``, ``queue``,
         ``queue_offset``, ``since``, ``until``, ``tag``, ``field`` (as ``"order=4711"``, or a dict), ``limit`` (64;
         None for all), ``cursor``, ``oldest_first``, ``system_topics``, ``scan``, ``no_scan``. Times are datetimes,
-        ISO texts, epoch ms or ages as ``15m``.
+        ISO texts, epoch ms or ages as ``15m``. With ``scan`` a field is evaluated on Spark: ``spark`` says how.
         """
-        return self._ask(None, progress, asked)
+        question = self._question(asked)
+        if not question.fields or question.scan is not ScanMode.EVERYTHING:
+            return self._ask(question, None, progress)
+        from whence.pipeline.field_scan import open_field_scan
+
+        with open_field_scan(spark, log_file=log_file, watcher=watcher) as evaluate:
+            return self._ask(question, None, progress, evaluate)
 
     def explain(self, *, progress: Progress | None = None, **asked: Unpack[Asked]) -> Explanation:
         """The same, told step by step."""
         recorder = Recorder()
-        return Explanation(self._ask(recorder, progress, asked), recorder.steps)
+        return Explanation(self._ask(self._question(asked), recorder, progress), recorder.steps)
 
     def find_many(
         self,
@@ -509,10 +524,18 @@ class Store:
             self.stores, question, pieces, names, on_missing, spark=settings, log_file=log_file, watcher=watcher
         )
 
-    def _ask(self, recorder: Recorder | None, progress: Progress | None, asked: Asked) -> Answer:
+    def _question(self, asked: Asked) -> Question:
+        return make_question(int(self._clock() * 1000), **asked)
+
+    def _ask(
+        self,
+        question: Question,
+        recorder: Recorder | None,
+        progress: Progress | None,
+        evaluate: Evaluate | None = None,
+    ) -> Answer:
         started = time.perf_counter_ns()
-        question = make_question(int(self._clock() * 1000), **asked)
-        answer = search.find(self.stores, question, tracer=recorder, progress=progress)
+        answer = search.find(self.stores, question, tracer=recorder, progress=progress, evaluate=evaluate)
         answer.receipt.elapsed_us = (time.perf_counter_ns() - started) // 1000
         return answer
 

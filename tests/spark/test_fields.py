@@ -178,6 +178,62 @@ def test_damaged_fields_are_found_and_built_anew(spark, store):
     assert (found.damage, found.fields) == ([], {})
 
 
+def test_a_scan_evaluates_expressions_and_trusts_no_index(spark, store, tmp_path):
+    sidecar = store.with_name("store.whence")
+    records = read_log(store)
+    last = sorted((store / "commitlog").iterdir())[-1]
+    shutil.move(last, tmp_path / "kept")
+    build_store(store, fields={"order": ORDER, "sku": SKUS})
+    shutil.move(tmp_path / "kept", last)
+    for path in (sidecar / "fields/order/values").iterdir():
+        path.write_bytes(bytes(path.stat().st_size))
+    with whence.open(store) as opened:
+        assert not opened.find(field="order=41").messages
+        answer = opened.find(field="order=41", scan=True)
+        assert offsets(answer) == [r.physical_offset for r in reversed(records) if "41" in orders(r)] != []
+        receipt = answer.receipt
+        assert (receipt.verified_by, receipt.index_source, receipt.complete) == ("log", "none", True)
+        assert receipt.scanned_bytes == receipt.searched_to_offset
+        newest = orders(records[-1])[0]
+        assert not opened.find(field={"order": newest}).receipt.complete  # it came after the build
+        both = opened.find(field={"order": newest, "sku": skus(records[-1])[0]}, scan=True, topic=records[-1].topic)
+        assert offsets(both) == [records[-1].physical_offset] and both.receipt.complete
+        page = opened.find(field="sku=s1", scan=True, limit=5)
+        more = opened.find(field="sku=s1", scan=True, limit=None, cursor=page.cursor)
+        right = [record.physical_offset for record in reversed(records) if "s1" in skus(record)]
+        assert offsets(page) + offsets(more) == right
+        assert opened.find(field="order=none", scan=True).receipt.why_empty == "no_such_key"
+        with pytest.raises(UsageError, match="evaluated on Spark"):
+            opened.explain(field="order=41", scan=True)
+
+
+@pytest.mark.parametrize("name", ["v4-clean", "v5-damaged-lost-page", "v5-crashed-b"])
+def test_a_scan_gives_what_the_index_gives_of_a_brokers_log(spark, golden, tmp_path, name):
+    folder, records = golden(name).copy(tmp_path), golden(name).records
+    build_store(folder, fields={"key": "keys", "place": "topic || ' ' || queue"})
+    key = next(token for record in reversed(records) for token in record.key_tokens)
+    place = f"{records[0].topic} {records[0].queue}"
+    questions: list[dict[str, Any]] = [
+        {"field": {"key": key}, "limit": None},
+        {"field": {"place": place}, "limit": 3, "oldest_first": True},
+        {"field": {"key": key, "place": place}, "system_topics": True},
+        {
+            "field": {"place": place},
+            "topic": records[0].topic,
+            "until": records[len(records) // 2].store_timestamp_ms,
+        },
+        {"field": {"key": "none"}},
+    ]
+    with whence.open(folder) as store:
+        for question in questions:
+            index, scan = store.find(**question), store.find(scan=True, **question)
+            assert offsets(scan) == offsets(index), question
+            for each in ("complete", "truncated", "why_empty", "searched_from_offset", "searched_to_offset"):
+                assert getattr(scan.receipt, each) == getattr(index.receipt, each), (question, each)
+            assert (index.receipt.verified_by, scan.receipt.verified_by) == ("value_hash", "log")
+        assert store.find(field={"place": place}).messages
+
+
 @pytest.fixture(scope="module")
 def evaluator(spark) -> Evaluator:
     return Evaluator(spark, Runner(spark))

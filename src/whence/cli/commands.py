@@ -22,7 +22,8 @@ from whence.lookup.question import LIMIT_DEFAULT
 if TYPE_CHECKING:
     from logging import Logger
 
-    from whence.lookup.answer import Receipt
+    from whence.door import Store
+    from whence.lookup.answer import Answer, Receipt
     from whence.lookup.asked_keys import Keys
 
 QUESTION = ("topic", "id", "offset", "queue", "queue_offset", "since", "until", "tag", "field")
@@ -77,8 +78,11 @@ def _find_messages(given: Namespace, chosen: str) -> Status:
     question = _question(given)
     stores = open_stores(given.stores, out=given.out, slots=given.slots, items=given.items, dialect=given.dialect)
     with stores, _output(given) as screen:
-        with Progress("scanned", quiet=given.quiet) as progress:
-            answer = stores.find(progress=progress, **question)
+        if given.scan and given.field:
+            answer = _evaluated(given, stores, question)
+        else:
+            with Progress("scanned", quiet=given.quiet) as progress:
+                answer = stores.find(progress=progress, **question)
         FORMATS[chosen](answer, screen, body=given.body)
         if chosen == "table":
             if answer.messages and not given.quiet:
@@ -92,6 +96,19 @@ def _find_messages(given: Namespace, chosen: str) -> Status:
                 receipt_text(answer, errors)
     _say_written(given, counted(len(answer), "message"))
     return status_of_receipt(answer.receipt, is_empty=not answer.messages)
+
+
+def _evaluated(given: Namespace, stores: Store, question: dict[str, Any]) -> Answer:
+    """Fields, evaluated on Spark."""
+    from whence.cli.job_bars import JobBars
+
+    with JobBars(quiet=given.quiet) as bars:
+        return stores.find(
+            spark=options.spark_settings(given),
+            watcher=bars,
+            log_file=None if given.log_file is None else Path(given.log_file),
+            **question,
+        )
 
 
 def _find_rows(given: Namespace, chosen: str, keys: Keys) -> Status:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import groupby
 from operator import attrgetter
+from typing import NamedTuple
 
 from whence.errors import CorruptError, NotFoundError
 from whence.files.names import OFFSET_MAX
@@ -21,6 +22,7 @@ from whence.formats.hashing import key_hash
 from whence.formats.rocketmq.message import Message
 from whence.lookup.answer import Receipt
 from whence.lookup.question import Question
+from whence.store.damage import Damage
 from whence.store.field_index import FieldCover, FieldFile, FieldIndex
 from whence.store.index import Cover
 from whence.store.index_file import IndexFile
@@ -40,6 +42,17 @@ class Hit:
 
 Hits = Iterator[tuple[int, list[list[Hit]]]]
 """Physical offsets in the order of the question and, field by field, the items that lead there."""
+
+
+class FieldScan(NamedTuple):
+    """What an evaluation of expressions found: physical offsets, in order, and damage that it met."""
+
+    offsets: Sequence[int]
+    damage: Sequence[Damage]
+
+
+Evaluate = Callable[[MessageStore, Sequence[tuple[str, str]], int, int], FieldScan]
+"""Looks for the messages of a store, between two offsets, whose fields have these values: on Spark."""
 
 
 class BeginAnewError(Exception):

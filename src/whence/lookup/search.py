@@ -13,7 +13,7 @@ from heapq import merge
 from itertools import repeat
 from typing import Any, Protocol
 
-from whence.errors import CorruptError, FormatError, NotFoundError
+from whence.errors import CorruptError, FormatError, NotFoundError, UsageError
 from whence.files.names import OFFSET_MAX
 from whence.formats.hashing import key_hash
 from whence.formats.rocketmq.host import Host
@@ -23,7 +23,7 @@ from whence.formats.rocketmq.places import offsets_in_queue
 from whence.formats.rocketmq.topics import is_system_topic
 from whence.lookup.answer import Answer, LogReceipt, Receipt
 from whence.lookup.cursor import NO_POSITION, decode_cursor, encode_cursor, resume
-from whence.lookup.field_search import BeginAnewError, FieldSearch
+from whence.lookup.field_search import BeginAnewError, Evaluate, FieldSearch
 from whence.lookup.question import Question, ScanMode
 from whence.store.consume_queue import ConsumeQueue, Entry
 from whence.store.damage import Damage, DamageKind
@@ -48,15 +48,16 @@ def find(
     *,
     tracer: Tracer | None = None,
     progress: Progress | None = None,
+    evaluate: Evaluate | None = None,
 ) -> Answer:
-    """Put one question to one or several stores."""
+    """Put one question to one or several stores. ``evaluate``: who evaluates fields, if no index is to be trusted."""
     positions = [NO_POSITION] * len(stores)
     if question.cursor is not None:
         cursor = decode_cursor(question.cursor, question, len(stores))
         question, positions = resume(question, cursor), list(cursor.positions)
     while True:
         try:
-            return _find(stores, question, positions, tracer, progress)
+            return _find(stores, question, positions, tracer, progress, evaluate)
         except BeginAnewError:
             continue  # at most once for each index file: it is not used any more
 
@@ -94,9 +95,10 @@ def _find(
     positions: Sequence[int],
     tracer: Tracer | None,
     progress: Progress | None,
+    evaluate: Evaluate | None,
 ) -> Answer:
     searches = [
-        LogSearch(store, question, position, tracer, progress)
+        LogSearch(store, question, position, tracer, progress, evaluate=evaluate)
         for store, position in zip(stores, positions, strict=True)
     ]
     positions = list(positions)
@@ -187,8 +189,10 @@ class LogSearch:
         tracer: Tracer | None,
         progress: Progress | None,
         within: tuple[int, int] = (0, OFFSET_MAX),
+        evaluate: Evaluate | None = None,
     ) -> None:
         self.store = store
+        self._evaluate = evaluate
         self.question = question
         self.tracer = tracer
         self.progress = progress
@@ -220,7 +224,9 @@ class LogSearch:
     def candidates(self) -> Iterator[int]:
         """Where messages that answer the question may lie, in order, each once."""
         question = self.question
-        if question.fields:
+        if question.fields and question.scan is ScanMode.EVERYTHING:
+            met = self._evaluated()
+        elif question.fields:
             met = self._with_fields()
         elif question.offset is not None:
             met = self._at_offset(question.offset)
@@ -362,6 +368,20 @@ class LogSearch:
             self.receipt.complete = False  # nothing tells which topics there are
             self._whys.add("not_indexed")
         yield from self._fields.candidates()
+
+    def _evaluated(self) -> Iterator[int]:
+        """Candidates by the expressions of fields, evaluated for every message that the pages before have left."""
+        question, begin, end = self.question, self.cover.begin_offset, self._below
+        if self._evaluate is None:
+            raise UsageError("no index is trusted with --scan: a field is evaluated on Spark then, by find alone")
+        scanned = self._evaluate(self.store, question.fields, begin, end)
+        self.receipt.topics_from = "log" if question.topic is None else "question"
+        self.receipt.damage += scanned.damage
+        self.receipt.scanned_bytes += sum(
+            behind - first for first, behind in self.store.commit_log.pieces(begin, end)
+        )
+        self._step("scan", from_offset=begin, to_offset=end, seam=False, hits=len(scanned.offsets))
+        yield from scanned.offsets if question.oldest_first else reversed(scanned.offsets)
 
     def _possible(self, from_offset: int, to_offset: int) -> Iterator[Message]:
         """The messages of a part of the log that meet the question, apart from its fields."""

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -64,6 +64,13 @@ class Evaluated:
     """The spills of each field, one for each stretch; and bodies that could not be read."""
 
     spilled: dict[str, tuple[Spilled, ...]]
+    damage: tuple[Damage, ...]
+
+
+class Matching(NamedTuple):
+    """Where messages lie that have what was asked for; and bodies that could not be read."""
+
+    offsets: NDArray[np.int64]
     damage: tuple[Damage, ...]
 
 
@@ -120,6 +127,38 @@ class Evaluator:
             },
             tuple(sorted(told_by[0].value.damage, key=lambda each: (each.path, each.position))),
         )
+
+    def matching(
+        self, definitions: Sequence[Definition], values: Sequence[str], stretches: Sequence[Stretch]
+    ) -> Matching:
+        """The messages of proven stretches whose fields, of one zone and ANSI mode, have these values."""
+        from pyspark.sql import functions
+
+        checked = [self.check(definition) for definition in definitions]
+        if not stretches:
+            return Matching(np.empty(0, np.int64), ())
+        session, names = self._session(definitions[0]), _columns_of(checked)
+        told_by: list[Accumulator[Done]] = []
+
+        def matched(done: Accumulator[Done]) -> DataFrame:
+            told_by.append(done)
+            found = _values(session, checked, names, _Read(tuple(stretches), names, done))
+            hit = functions.lit(True)
+            for n, each in enumerate(checked):
+                column, wanted = functions.col(f"value{n}"), functions.lit(values[n])
+                hit = hit & (functions.array_contains(column, wanted) if each.is_array else column == wanted)
+            hits = found.select(functions.coalesce(hit, functions.lit(False)).alias("hit"))
+            return hits.mapInArrow(_Match(tuple(stretches), done), "number int, offsets binary")
+
+        with quiet_queries():
+            try:
+                size = sum(stretch.size for stretch in stretches)
+                rows = self._runner.collect("evaluate", matched, len(stretches), size)
+            except StoreError as error:
+                failure = _Failure(self._runner, session, definitions, checked, stretches)
+                raise failure.told(error) from error.__cause__
+        found = [np.frombuffer(bytes(row.offsets), np.int64) for row in rows]
+        return Matching(np.sort(np.concatenate([np.empty(0, np.int64), *found])), tuple(told_by[0].value.damage))
 
     def _session(self, definition: Definition) -> SparkSession:
         """A session with nothing but Spark's own functions, and with the settings of a field."""
@@ -286,6 +325,40 @@ class _Spill:
             messages.finish()
             spilled = [asdict(spill.finish()) for spill in spills]
         return {"number": number, "spilled": spilled}, messages.count
+
+
+@dataclass(frozen=True)
+class _Match:
+    """The last step of another job: where the messages lie for which something is true."""
+
+    stretches: tuple[Stretch, ...]
+    done: Accumulator[Done]
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        number = _partition()
+        stretch = self.stretches[number]
+        messages = _Messages(stretch)
+        try:
+            for batch in batches:
+                hits = _bits(batch.column(0), 1)
+                done, found = 0, []
+                while done < len(hits):
+                    rows, _ = messages.take(len(hits) - done)
+                    found.append(rows["physical_offset"][hits[done : done + len(rows)]])
+                    done += len(rows)
+                if hits.any():
+                    data = pa.array([np.concatenate(found).tobytes()], pa.binary())
+                    numbers = pa.array([number], pa.int32())
+                    yield pa.RecordBatch.from_arrays([numbers, data], names=["number", "offsets"])
+            messages.finish()
+        except WhenceError as error:
+            for _ in batches:
+                pass
+            self.done.add(Done(errors={_LATER + number: error}))
+            return
+        self.done.add(Done(1, stretch.size, messages.count))
 
 
 class _Messages:

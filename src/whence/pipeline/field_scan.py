@@ -1,0 +1,56 @@
+"""``find --field --scan``: no index is trusted; expressions of fields are evaluated for the whole log, on Spark."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from pathlib import Path
+
+import numpy as np
+
+from whence.lookup.field_search import Evaluate, FieldScan
+from whence.pipeline.field_evaluation import Definition, Evaluator
+from whence.pipeline.runner import Runner, Watcher
+from whence.pipeline.scanning import walk_log
+from whence.pipeline.session import SparkSettings, open_session
+from whence.store.damage import Damage
+from whence.store.message_store import MessageStore
+from whence.store.stretch_rows import proven_stretches
+
+
+@contextmanager
+def open_field_scan(
+    settings: SparkSettings | None, *, log_file: Path | None = None, watcher: Watcher | None = None
+) -> Iterator[Evaluate]:
+    """Who evaluates fields, for the ``with``."""
+    with open_session(settings, log_file=log_file, moves_rows=True) as spark:
+        runner = Runner(spark, watcher)
+        evaluator = Evaluator(spark, runner)
+
+        def evaluate(store: MessageStore, fields: Sequence[tuple[str, str]], begin: int, end: int) -> FieldScan:
+            return scan_fields(store, fields, begin, end, evaluator, runner)
+
+        yield evaluate
+
+
+def scan_fields(
+    store: MessageStore, fields: Sequence[tuple[str, str]], begin: int, end: int, evaluator: Evaluator, runner: Runner
+) -> FieldScan:
+    """The messages between two offsets, where records begin, whose fields have these values."""
+    groups: dict[tuple[str, bool], list[tuple[Definition, str]]] = defaultdict(list)
+    for name, value in fields:
+        noted = store.field(name).claim
+        groups[noted.session_zone, noted.ansi].append((Definition.noted(name, noted), value))
+    log = store.commit_log
+    taken = walk_log(log, begin, end, runner, None) if begin < end else ()
+    stretches = proven_stretches(log, taken)
+    damage: list[Damage] = [each for spilled in taken for each in spilled.damage]
+    found = []
+    for group in groups.values():
+        definitions, values = zip(*group, strict=True)
+        matching = evaluator.matching(definitions, values, stretches)
+        found.append(matching.offsets)
+        damage += matching.damage
+    return FieldScan(reduce(np.intersect1d, found).tolist(), damage)
