@@ -48,9 +48,7 @@ def main() -> None:
     parser.add_argument("--core", type=int, help="the core to run on; the last one if none is named")
     parser.add_argument("--small", action="store_true", help="little data: a rehearsal, no measurement")
     parser.add_argument("--no-java", action="store_true", help="without Apache's classes")
-    parser.add_argument(
-        "--data", type=Path, metavar="FOLDER", help="where the data sets are, instead of ~/.cache"
-    )
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="where the data sets are, instead of ~/.cache")
     parser.add_argument("--clean-data", action="store_true", help="remove the data sets, before anything else")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="every sample, as JSON")
     arguments = parser.parse_args()

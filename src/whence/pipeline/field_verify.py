@@ -21,13 +21,13 @@ from whence.pipeline.field_evaluation import Definition
 from whence.pipeline.field_tasks import REPAIR_FIELD, FieldCheckTask, check_field_task
 from whence.pipeline.fields import FieldEvaluator
 from whence.pipeline.index_parts import plan_parts, read_ends
-from whence.pipeline.scanning import SpilledLog, indexed_stretches
+from whence.pipeline.scanning import SpilledLog
 from whence.pipeline.task_runner import TaskRunner
 from whence.store.commit_log import CommitLog
 from whence.store.field_claim import FOLDER, FieldClaim
 from whence.store.findings import Finding, FindingKind, Findings, summed
 from whence.store.sidecar import NAME as SIDECAR_NAME
-from whence.store.sidecar import Sidecar
+from whence.store.sidecar import Sidecar, indexed_stretches
 from whence.store.spill import Spilled, Stretch
 from whence.store.stretch_rows import proven_stretches
 

@@ -77,7 +77,7 @@ def follow_indexes(
                     batch_topics = topics.batch_topics()
                     return Recipe(settings.tags, batch_topics, groups=GROUP + 1, flush=not runner.is_local)
 
-                fields = _Fields(Evaluator(spark, runner, flush=not runner.is_local), runner, log, sidecar, options)
+                fields = _Fields(Evaluator(spark, runner), runner, log, sidecar, options)
                 follow = Follow(spark, follower, folder / "commitlog", sidecar, recipe, disk, fields)
                 stack.callback(follow.close)
                 if metrics is not None:
