@@ -16,7 +16,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -149,8 +149,6 @@ class Follow:
     def _start(self, *, once: bool) -> StreamingQuery:
         spark = self._spark
         spark.dataSource.register(FollowSource)
-        for name, value in SETTINGS.items():
-            spark.conf.set(name, value)
         stream = (
             spark.readStream.format(NAME)
             .option("log_folder", str(self._log_folder))
@@ -161,7 +159,9 @@ class Follow:
         writer = stream.writeStream.foreachBatch(self._take)
         writer = writer.option("checkpointLocation", str(self._sidecar / CHECKPOINT))
         # The source waits for the log: Spark need not.
-        return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime="0 seconds")).start()
+        writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="0 seconds")
+        with _settings_of(spark):
+            return writer.start()
 
     def _end(self) -> None:
         """End between two publications: behind this, nothing of the sidecar changes any more."""
@@ -249,6 +249,19 @@ class Follow:
                 raise pickle.loads(row.error)
         stretches = sorted((stretch for stretch, _ in found), key=lambda stretch: stretch.number)
         return stretches, {stretch.number: decode_spilled(json.loads(row.spilled)) for stretch, row in found}
+
+
+@contextmanager
+def _settings_of(spark: SparkSession) -> Iterator[None]:
+    """A query keeps the settings that it starts with; the session, which may be the caller's, gets its own back."""
+    before = {name: str(spark.conf.get(name)) for name in SETTINGS}
+    try:
+        for name, value in SETTINGS.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
 
 
 class _UntilEnded(Disk):
