@@ -27,6 +27,7 @@ NAMES = {
     "build": "whence build of 4 GiB on all cores, beside RocketMQ's on one; and of 1 to 8 GiB",
     "source": "a key and a count of 4 GiB as a DataFrame, beside a scan",
     "export": "whence export of 1 GiB on all cores, beside Spark through the data source",
+    "fields": "whence build --field of 1 GiB, beside Spark evaluating the expression alone",
     "session": "a Spark session for a job, beside one as Spark opens it",
     "planner": "the plan of a build of a petabyte",
     "find": "a whole store.find of one key",

@@ -166,6 +166,53 @@ def long_log(file_count: int, file_size: int = LOG_SIZE, topic_count: int = TOPI
     return cached(name, (file_count + 2) * file_size, make) / "store"
 
 
+# A log of JSON, as producers write it: about 430 bytes a body, one key, which is a member of it, too.
+
+JSON_FIELD = "order_id"
+JSON_BATCH = 4096
+JSON_BODY = (
+    '{"order_id": "%s", "customer": {"id": %d, "name": "customer %d of many", "city": "Paris"}, "items": [{"sku": '
+    '"sku-%d", "count": %d, "price": %d.99}, {"sku": "sku-%d", "count": 1, "price": 5.00}], "total": %d, "currency": '
+    '"EUR", "note": "' + "x" * 180 + '"}'
+)
+
+
+@dataclass(frozen=True)
+class JsonStore:
+    """A store whose log is one file of JSON messages; nothing else counts."""
+
+    path: Path
+    message_count: int
+
+    def key(self, number: int) -> str:
+        return f"o-{number:010}"
+
+
+def json_store(log_size: int = LOG_SIZE) -> JsonStore:
+    """Made by a writer of ours."""
+
+    def make(folder: Path) -> None:
+        import whence
+
+        number = end = 0
+        with whence.create(folder / "store", flush="async", file_size=log_size) as store:
+            while end + 1000 * JSON_BATCH < log_size:
+                some = range(number, number + JSON_BATCH)
+                keys = [f"o-{i:010}" for i in some]
+                bodies = [
+                    JSON_BODY % (key, i % 9999, i % 9999, i % 777, i % 7, i % 200, i % 333, i % 1000)
+                    for i, key in zip(some, keys, strict=True)
+                ]
+                topic = f"Order-Events_{number // JSON_BATCH % TOPIC_COUNT}"
+                result = store.append_batch(topic, [body.encode() for body in bodies], keys=[[key] for key in keys])
+                number += JSON_BATCH
+                end = int(result.physical_offsets[-1])
+        (folder / "about.json").write_text(json.dumps({"message_count": number}))
+
+    folder = cached(f"json-{log_size}", log_size * 2, make)
+    return JsonStore(folder / "store", json.loads((folder / "about.json").read_text())["message_count"])
+
+
 def _make_store(folder: Path, log_size: int) -> None:
     store = folder / "store"
     for name in ("commitlog", "index", "config"):

@@ -77,5 +77,6 @@ def test_rehearsal_runs_all_benchmarks(tmp_path):
     works += ["positions of verified messages", "with decoded messages"]
     works += ["export of 1 GiB to Parquet"]
     works += ["append from 32 threads", "open a session on all cores", "index files, memory up to"]
+    works += ["build --field of a JSON path", "find of one value, in every topic"]
     for work in works:
         assert work in told
