@@ -77,9 +77,9 @@ def test_where_tells_damage_as_a_scan_does(spark, golden: Callable[[str], Golden
 def test_where_that_is_no_answer_or_fails_is_told_in_a_line(spark, store, tmp_path):
     for sql, why in [
         ("queue", "is of type int; it must be true or false"),
-        ("rand() > 0.5", "has another value each time"),
-        ("reflect('java.lang.Math', 'random') is null", "calls Java"),
-        ("topic in (select 1)", "asks another table"),
+        ("rand() > 0.5", "the function rand is not on the list"),
+        ("reflect('java.lang.Math', 'random') is null", "the function reflect is not on the list"),
+        ("topic in (select 1)", "is not on the list"),
         ("cast(topic as int) = 1", "CAST_INVALID_INPUT"),
     ]:
         with pytest.raises(whence.WhenceError, match=why) as raised:

@@ -15,8 +15,9 @@ from tests.pipeline.field_builds import field_of, noted
 from tests.reference import read_log
 from whence.door import build_store, repair_store, verify_store
 from whence.errors import UsageError
+from whence.pipeline.expressions import FUNCTIONS
 from whence.pipeline.field_evaluation import Definition, Evaluator
-from whence.pipeline.field_sql import FUNCTIONS, check_sql
+from whence.pipeline.field_sql import check_sql
 from whence.pipeline.runner import Runner
 from whence.store.message_columns import COLUMNS
 

@@ -1,18 +1,19 @@
-"""Expressions of Spark SQL that a user gives, over the columns of a message: checked before they are run.
+"""Expressions of Spark SQL that somebody gives, over the columns of a message: checked before they are run.
+
+    SQL -> tree of Spark's parser     every node is known, every function is on the list below, every name is a column
+        -> analyzed                   its type, the columns it reads, no clock, nothing of somebody's own
 
 An expression is evaluated for each message by itself, and has the same value whenever and wherever that is done. It
-reads what is in the message and nothing else. So refused is what depends on chance, on the clock or on who asks, what
-looks at other rows or tables, and what reaches out of Spark: Java's classes, files, functions of somebody's own.
-
-What an expression is made of is told by Spark's analyzed plan, not by its text: names of functions can be quoted,
-nested and renamed, their classes cannot.
+reads what is in the message and nothing else. One that a user types runs once; one in a sidecar runs again and again,
+for whoever builds or verifies, and may be anybody's. So what is not known is refused, and a function that a later
+Spark adds reaches nothing.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,40 +27,69 @@ SIZE_MAX = 65_536  # characters of an expression
 SHOWN_MAX = 200  # of them, in an error
 
 PACKAGE = "org.apache.spark.sql.catalyst.expressions."
-"""Where Spark's own expressions are; what is elsewhere is somebody's own, or reaches out."""
+"""Where Spark's own expressions are; what is elsewhere is somebody's own."""
+SOMEBODYS = frozenset({"ScalaUDF", "PythonUDF", "PythonUDAF"})
+"""And what is there for those of others: one may bear the name of a function that is known."""
 
-REFUSED = {
-    "CallMethodViaReflection": "calls Java",
-    "TryReflect": "calls Java",
-    "ScalarSubquery": "asks another table",
-    "InSubquery": "asks another table",
-    "ListQuery": "asks another table",
-    "Exists": "asks another table",
-    "LateralSubquery": "asks another table",
-    "DynamicPruningSubquery": "asks another table",
-    "FromProtobuf": "reads a file",
-    "ToProtobuf": "reads a file",
-    "ScalaUDF": "calls a function of somebody's own",
-    "PythonUDF": "calls a function of somebody's own",
-    "PythonUDAF": "calls a function of somebody's own",
-    "CurrentTimestamp": "depends on the clock",
-    "CurrentBatchTimestamp": "depends on the clock",
-    "CurrentDate": "depends on the clock",
-    "CurrentTime": "depends on the clock",
-    "LocalTimestamp": "depends on the clock",
-    "Now": "depends on the clock",
-    "CurDateExpressionBuilder": "depends on the clock",
-    "CurrentUser": "depends on who asks",
-    "CurrentDatabase": "depends on who asks",
-    "CurrentCatalog": "depends on who asks",
-    "CurrentPath": "depends on who asks",
-    "InputFileName": "depends on how the log is cut",
-    "InputFileBlockStart": "depends on how the log is cut",
-    "InputFileBlockLength": "depends on how the log is cut",
-    "SparkPartitionID": "depends on how the log is cut",
-    "MonotonicallyIncreasingID": "depends on how the log is cut",
-}
-"""Parts that an expression may not have, by their class, and why."""
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+NODES = _names(
+    """
+    Add Alias And BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CaseWhen Cast Concat CreateNamedStruct Divide
+    EqualNullSafe EqualTo GreaterThan GreaterThanOrEqual ILike In IntegralDivide IsNotNull IsNull LambdaFunction
+    LessThan LessThanOrEqual Like LikeAll LikeAny Literal Multiply Not NotLikeAll NotLikeAny Or Overlay RLike
+    Remainder SemiStructuredExtract ShiftLeft ShiftRight ShiftRightUnsigned StringLocate StringTrim StringTrimBoth
+    StringTrimLeft StringTrimRight Substring Subtract TimestampAdd TimestampDiff UnaryMinus UnaryPositive
+    UnresolvedAttribute UnresolvedExtractValue UnresolvedFunction UnresolvedNamedLambdaVariable
+    """
+)
+"""What Spark's parser may make of an expression."""
+
+FUNCTIONS = _names(
+    """
+    array array_append array_compact array_contains array_distinct array_except array_insert array_intersect
+    array_join array_max array_min array_position array_prepend array_remove array_repeat array_size array_union
+    arrays_overlap arrays_zip flatten get sequence slice sort_array bit_count bit_get getbit shiftleft shiftright
+    shiftrightunsigned cardinality concat element_at reverse size try_element_at between coalesce if ifnull nanvl
+    nullif nullifzero nvl nvl2 when zeroifnull bigint binary boolean cast date decimal double float int smallint
+    string timestamp tinyint from_csv to_csv add_months convert_timezone date_add date_diff date_format
+    date_from_unix_date date_part date_sub date_trunc dateadd datediff datepart day dayname dayofmonth dayofweek
+    dayofyear extract from_unixtime from_utc_timestamp hour last_day make_date make_dt_interval make_interval
+    make_timestamp make_timestamp_ltz make_timestamp_ntz make_ym_interval minute month monthname months_between
+    next_day quarter second timestamp_micros timestamp_millis timestamp_seconds to_date to_timestamp
+    to_timestamp_ltz to_timestamp_ntz to_unix_timestamp to_utc_timestamp trunc try_make_interval
+    try_make_timestamp try_make_timestamp_ltz try_make_timestamp_ntz try_to_date try_to_timestamp unix_date
+    unix_micros unix_millis unix_seconds unix_timestamp weekday weekofyear year crc32 hash md5 sha sha1 sha2
+    xxhash64 from_json get_json_object json_array_length json_object_keys to_json aggregate array_sort exists
+    filter forall map_filter map_zip_with reduce transform transform_keys transform_values zip_with map map_concat
+    map_contains_key map_entries map_from_arrays map_from_entries map_keys map_values str_to_map abs acos acosh
+    asin asinh atan atan2 atanh bin bround cbrt ceil ceiling conv cos cosh cot csc degrees div e exp expm1
+    factorial floor greatest hex hypot least ln log log10 log1p log2 mod negative pi pmod positive pow power
+    radians rint round sec sign signum sin sinh sqrt tan tanh try_add try_divide try_mod try_multiply try_subtract
+    unhex width_bucket typeof and equal_null ilike in isnan isnotnull isnull like not or regexp regexp_like rlike
+    ascii base64 bit_length btrim char char_length character_length chr concat_ws contains decode elt encode
+    endswith find_in_set format_number format_string initcap instr is_valid_utf8 lcase left len length levenshtein
+    locate lower lpad ltrim luhn_check make_valid_utf8 mask octet_length overlay position printf regexp_count
+    regexp_extract regexp_extract_all regexp_instr regexp_replace regexp_substr repeat replace right rpad rtrim
+    sentences soundex space split split_part startswith substr substring substring_index to_binary to_char
+    to_number to_varchar translate trim try_to_binary try_to_number try_validate_utf8 ucase unbase64 upper
+    validate_utf8 named_struct struct parse_url try_parse_url try_url_decode url_decode url_encode
+    is_valid_variant is_variant_null parse_json schema_of_variant to_variant_object try_parse_json try_variant_get
+    variant_get xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short
+    xpath_string
+    """
+)
+"""Functions of Spark's own that tell the same of the same, and reach for nothing but their arguments.
+
+Left out are those that tell the time, the user, the session or the place of a row, chance, aggregates, windows and
+generators, Java by its name (reflect), and those that an argument can lead to a file (from_xml, from_protobuf, avro).
+"""
+
+NEED_ARGUMENTS = frozenset({"unix_timestamp", "to_unix_timestamp"})
+"""These tell the present time if they are given none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,37 +101,102 @@ class Expression:
     columns: tuple[str, ...]
 
 
-def check_expression(spark: SparkSession, schema: Mapping[str, str], sql: str) -> Expression:
+def check_expression(
+    spark: SparkSession, schema: Mapping[str, str], sql: str, size_max: int = SIZE_MAX
+) -> Expression:
     """Look at an expression over columns of these names and types; a UsageError says why it is refused."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import functions
 
     shown = repr(sql if len(sql) <= SHOWN_MAX else f"{sql[:SHOWN_MAX]}...")
-    if not sql.strip() or len(sql) > SIZE_MAX:
-        raise UsageError(f"an expression has from 1 to {SIZE_MAX} characters, this one {len(sql)}")
+    if not sql.strip() or len(sql) > size_max:
+        raise UsageError(f"an expression has from 1 to {size_max} characters, and this one has {len(sql)} characters")
     nothing = spark.range(0).select(*(functions.lit(None).cast(kind).alias(name) for name, kind in schema.items()))
     with quiet_queries():
         try:
+            why_not = next(_refused(_parsed(spark, sql), schema), None)
+            if why_not is not None:
+                raise UsageError(f"{shown} is refused: {why_not}")
             value = nothing.select(functions.expr(sql).alias("value"))
-            plan = _analyzed(value)
+            root = value._jdf.queryExecution().analyzed().expressions().head()
             kind = value.schema["value"].dataType.simpleString()
         except (PySparkException, Py4JError) as error:
-            raise UsageError(f"{shown} is no expression of Spark SQL over a message: {_first_line(error)}") from None
-    if plan.getClass().getSimpleName() != "Project" or not plan.children().head().equals(_analyzed(nothing)):
-        raise UsageError(f"{shown} looks at more than one message at a time; leave such functions out")
-    root = plan.expressions().head()
+            raise UsageError(f"{shown} is no expression of Spark SQL over a message: {reason_of(error)}") from None
     for part in json.loads(root.toJSON()):
-        name = part["class"].rpartition(".")[2].rpartition("$")[2]
-        if name in REFUSED or not part["class"].startswith(PACKAGE):
-            raise UsageError(f"{shown} {REFUSED.get(name, 'reaches out of Spark')} ({name}), and is refused")
+        if not part["class"].startswith(PACKAGE) or _kind_of(part) in SOMEBODYS:
+            raise UsageError(f"{shown} is refused: it calls a function of somebody's own")
     if _NAMED_TIME.search(sql) or any(map(_is_of_clock, _nodes(root))):
-        raise UsageError(f"{shown} depends on the clock (now, today, tomorrow or yesterday), and is refused")
+        raise UsageError(f"{shown} is refused: it depends on the clock (now, today, tomorrow or yesterday)")
     if not root.deterministic():
-        raise UsageError(f"{shown} has another value each time, and is refused")
-    columns = {reference.name() for reference in listed(root.references().toSeq())}
+        raise UsageError(f"{shown} is refused: it has another value each time")
+    columns = {reference.name() for reference in _listed(root.references().toSeq())}
     return Expression(sql, kind, tuple(name for name in schema if name in columns))
 
+
+# -- the parser's tree ---------------------------------------------------------------------------------------------
+
+
+def _parsed(spark: Any, sql: str) -> list[dict[str, Any]]:
+    """The nodes of an expression's tree, each before its children."""
+    nodes: list[dict[str, Any]] = json.loads(
+        spark._jsparkSession.sessionState().sqlParser().parseExpression(sql).toJSON()
+    )
+    return nodes
+
+
+def _refused(nodes: Sequence[dict[str, Any]], columns: Collection[str]) -> Iterator[str]:
+    """Why an expression is refused."""
+    ends = _ends(nodes)
+    lambdas: list[tuple[int, set[str]]] = []  # around a node: where they end, and their variables
+    for number, node in enumerate(nodes):
+        kind = _kind_of(node)
+        lambdas = [each for each in lambdas if number < each[0]]
+        if kind not in NODES:
+            words = re.sub(r"(?<!^)(?=[A-Z])", " ", kind).lower()
+            yield f"a {words} is not on the list of what looks at one message alone"
+        elif kind == "UnresolvedFunction":
+            yield from _refused_call(node)
+        elif kind == "LambdaFunction":
+            variables = nodes[ends[number + 1] : ends[number]]  # behind its body
+            lambdas.append((ends[number], {_names_of(variable)[0] for variable in variables}))
+        elif kind in ("UnresolvedAttribute", "UnresolvedNamedLambdaVariable"):
+            first = _names_of(node)[0]
+            if first not in columns and not any(first in variables for _, variables in lambdas):
+                yield f"there is no column {first}; there are {', '.join(columns)}"
+
+
+def _ends(nodes: Sequence[dict[str, Any]]) -> list[int]:
+    """The number behind the last one below each node."""
+    ends = [0] * len(nodes)
+    for number in reversed(range(len(nodes))):
+        end = number + 1
+        for _ in range(nodes[number]["num-children"]):
+            end = ends[end]
+        ends[number] = end
+    return ends
+
+
+def _refused_call(node: dict[str, Any]) -> Iterator[str]:
+    name = ".".join(_names_of(node))
+    if name not in FUNCTIONS:
+        yield f"the function {name} is not on the list of those that give the same for the same message"
+    elif name in NEED_ARGUMENTS and not node["num-children"]:
+        yield f"{name}() tells the present time"
+    elif node["isDistinct"] or "filter" in node:
+        yield "it aggregates"
+
+
+def _names_of(node: dict[str, Any]) -> list[str]:
+    """The parts of a name, in lower case: ``[default, upper]``."""
+    return str(node["nameParts"])[1:-1].lower().split(", ")
+
+
+def _kind_of(node: dict[str, Any]) -> str:
+    return str(node["class"]).rpartition(".")[2].rstrip("$").rpartition("$")[2]
+
+
+# -- the analyzed one ----------------------------------------------------------------------------------------------
 
 _TIME = r"\s*(now|today|tomorrow|yesterday)\b"
 _NAMED_TIME = re.compile(rf"\b(date|timestamp\w*)\s*['\"]{_TIME}", re.IGNORECASE)
@@ -115,28 +210,21 @@ def _is_of_clock(node: Any) -> bool:
         child.foldable()
         and child.dataType().simpleString() == "string"
         and re.match(_TIME, str(child.eval(None) or ""), re.IGNORECASE) is not None
-        for child in parts_of(node)
+        for child in _listed(node.children())
     )
 
 
-def _nodes(node: Any) -> Iterator[Any]:
-    yield node
-    for part in parts_of(node):
-        yield from _nodes(part)
+def _nodes(root: Any) -> Iterator[Any]:
+    todo = [root]
+    while todo:
+        node = todo.pop()
+        yield node
+        todo += _listed(node.children())
 
 
-def parts_of(node: Any) -> list[Any]:
-    """The expressions that a node of Spark's is made of."""
-    return listed(node.children())
-
-
-def listed(sequence: Any) -> list[Any]:
+def _listed(sequence: Any) -> list[Any]:
     """A sequence of Scala's."""
     return [sequence.apply(number) for number in range(sequence.size())]
-
-
-def _analyzed(frame: Any) -> Any:
-    return frame._jdf.queryExecution().analyzed()
 
 
 @contextmanager
@@ -152,6 +240,7 @@ def quiet_queries() -> Iterator[None]:
         log.disabled = before
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+def reason_of(error: BaseException) -> str:
+    """What Spark says, in one line, without the query around it."""
+    text = re.split(r"\n== SQL|SQLSTATE:|\n\tat |;\n", str(error))[0]
+    return " ".join(text.split())[:400] or type(error).__name__

@@ -22,8 +22,8 @@ import numpy as np
 
 from whence.errors import FormatError, StoreError, UsageError, WhenceError
 from whence.files.disk import Disk
-from whence.pipeline.expressions import quiet_queries
-from whence.pipeline.field_sql import CheckedSql, check_sql, reason_of
+from whence.pipeline.expressions import quiet_queries, reason_of
+from whence.pipeline.field_sql import CheckedSql, check_sql
 from whence.pipeline.runner import Done, Runner
 from whence.pipeline.tasks import own_name
 from whence.store.damage import Damage, DamageKind
