@@ -64,7 +64,8 @@ def test_expressions_of_a_message_are_taken_with_their_type_and_columns(spark):
 def test_what_reaches_out_or_changes_is_refused_and_told_quietly(spark, capfd):
     session = spark.newSession()
     session.udf.register("own_function", lambda value: value, "int")
-    session.udf.register("soundex", lambda value: value)  # which Spark has, too
+    session.udf.register("soundex", lambda value: value)  # which Spark has, too: this setting decides
+    session.conf.set("spark.sql.functionResolution.sessionOrder", "first")
     for sql, why in REFUSED:
         with pytest.raises(UsageError, match=why) as raised:
             check_expression(session, COLUMNS, sql)
