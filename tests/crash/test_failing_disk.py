@@ -24,7 +24,7 @@ from whence.errors import StoreError
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_batch_queues")]
 
 SIZES = Sizes(16_384, 400, 31, 50)
-APPENDS = 8
+APPENDS = 5
 KEYS_ASKED = 15
 
 

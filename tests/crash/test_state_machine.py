@@ -237,7 +237,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 @pytest.mark.slow
 def test_store_equals_a_plain_list():
-    run_state_machine_as_test(StoreMachine, settings=settings(max_examples=60, stateful_step_count=40))
+    run_state_machine_as_test(StoreMachine, settings=settings(max_examples=30, stateful_step_count=40))
 
 
 @pytest.mark.long(part=2, count=500)
