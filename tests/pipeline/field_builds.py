@@ -104,15 +104,16 @@ def build_fields(
     evaluator: PlainEvaluator | None = None,
     version: str = "4.0.0",
     disk: Disk | None = None,
+    grows: bool = False,
     **settings,
 ) -> BuiltFields:
-    """Build the indexes of a store into a sidecar, and then these fields."""
+    """Build the indexes of a store into a sidecar, and then these fields; ``grows``: as a follower does."""
     before = read_sidecar(sidecar)
     build(store, sidecar, fields={} if before is None else before.fields, jobs=jobs, rebuild=rebuild, **settings)
     known = noted(sidecar)
     log = CommitLog(store / "commitlog")
     try:
-        how = FieldSettings(settings["shape"], jobs, rebuild, with_sums=True)
+        how = FieldSettings(settings["shape"], jobs, rebuild, with_sums=True, grows=grows)
         evaluator = evaluator or PlainEvaluator(log, version=version)
         return FieldBuild(log, sidecar, how, known, evaluator, OneByOne(), disk or Disk()).run(definitions)
     finally:

@@ -2,17 +2,20 @@
 
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import whence
+from tests.crash.following import Killed, StepDisk
 from tests.field_maker import field_files
 from tests.lookup.judge import offsets
-from tests.pipeline.field_builds import EXPRESSIONS, build_fields, definition, field_of, noted
+from tests.pipeline.field_builds import EXPRESSIONS, build_fields, definition, field_of, noted, words
 from tests.store_maker import FILE_SIZE, QUEUE_FILE_SIZE, make_store, message
 from whence.errors import UsageError, WhenceError
 from whence.files.disk import Disk
@@ -74,9 +77,10 @@ def test_the_files_of_a_field_are_the_same_with_any_number_of_tasks(made, tmp_pa
     items=st.integers(2, 9),
     jobs=st.integers(1, 9),
     parts=st.lists(st.integers(0, 25), max_size=3).map(sorted),
+    grows=st.booleans(),
 )
 def test_a_field_that_grows_with_its_log_is_as_if_built_at_once(
-    tmp_path_factory, bodies, topics, slots, items, jobs, parts
+    tmp_path_factory, bodies, topics, slots, items, jobs, parts, grows
 ):
     folder = tmp_path_factory.mktemp("fields")
     messages = [
@@ -87,11 +91,46 @@ def test_a_field_that_grows_with_its_log_is_as_if_built_at_once(
     made = make_store(folder / "store", messages)
     for number, count in enumerate(part for part in parts if part <= len(messages)):
         part = make_store(folder / f"part-{number}", messages[:count])
-        build_fields(part.folder, folder / "s", definition("words"), jobs=jobs, **settings)
-    build_fields(made.folder, folder / "s", definition("words"), jobs=jobs, **settings)
+        build_fields(part.folder, folder / "s", definition("words"), jobs=jobs, grows=grows, **settings)
+    build_fields(made.folder, folder / "s", definition("words"), jobs=jobs, grows=grows, **settings)
     assert field_of(folder / "s", "words") == expected(made, "words", items, slots)
     names = sorted(path.name for path in (folder / "s/fields/words/index").glob("*"))
     assert list(noted(folder / "s").fields["words"].index_names) == names
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_field_that_grows_in_place_is_right_whatever_is_killed_or_read(tmp_path, seed):
+    """Between any two steps a reader finds what is said to be indexed; what a kill left is made anew."""
+    random = Random(seed)
+    items = random.choice([5, 20, 300])
+    sidecar, settings = tmp_path / "store.whence", SMALL | {"shape": Shape(7, items)}
+    counts = sorted(random.choices(range(1, len(MESSAGES)), k=3))
+    made = make_store(tmp_path / "store", MESSAGES[: counts[0]])
+    build_fields(made.folder, sidecar, definition("words"), **settings)
+    for count in [*counts[1:], len(MESSAGES)]:
+        shutil.rmtree(made.folder)
+        made = make_store(tmp_path / "store", MESSAGES[:count])
+        killed_at = random.choice([10, 30, 1000])
+
+        def look(step: int, made=made, killed_at=killed_at) -> None:
+            if random.random() < 0.2:
+                check_words(made, sidecar, random.choice(WORDS))
+            if step > killed_at:
+                raise Killed
+
+        with suppress(Killed):
+            build_fields(made.folder, sidecar, definition("words"), disk=StepDisk(look), grows=True, **settings)
+    build_fields(made.folder, sidecar, definition("words"), grows=True, **settings)
+    assert field_of(sidecar, "words") == expected(made, "words", items)
+
+
+def check_words(made, sidecar, word):
+    """All messages of what is indexed of a field are found, in order, and none twice."""
+    with whence.open(made.folder, out=sidecar) as store:
+        answer = store.find(field={"words": word}, limit=None)
+        known = noted(sidecar).fields["words"]
+    wanted = [r.physical_offset for r in made.records if word in words(r) and not r.is_rollback]
+    assert offsets(answer) == [offset for offset in wanted if offset < known.indexed_to][::-1]
 
 
 def test_only_what_is_new_is_evaluated(tmp_path):

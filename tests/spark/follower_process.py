@@ -82,6 +82,13 @@ class FollowerProcess:
                 os.kill(pid, signal.SIGKILL)
         return len(killed)
 
+    def kill_one(self, part: str) -> None:
+        """Kill a part of it as soon as there is one."""
+        deadline = time.monotonic() + LIMIT_S
+        while not self.kill(part):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
     def stop(self) -> tuple[int, str, str, float]:
         """End it as an operator does: its status, what it said, and how long that took."""
         begun = time.monotonic()

@@ -59,10 +59,15 @@ class GrowingLog:
         while self.offset < behind:
             self.grow(self.offset + 1, piece_max=1)
 
-    def in_background(self, seconds: float) -> threading.Thread:
-        """Write all of it within so many seconds."""
-        pieces = self.end / 2000
-        thread = threading.Thread(target=self.grow, args=(self.end, 4000, seconds / pieces), daemon=True)
+    def in_background(self, to_offset: int, seconds: float) -> threading.Thread:
+        """Write up to this offset within so many seconds, and the rest of the record there."""
+        pieces = max((to_offset - self.offset) / 2000, 1)
+
+        def write() -> None:
+            self.grow(to_offset, 4000, seconds / pieces)
+            self.finish_record()
+
+        thread = threading.Thread(target=write, daemon=True)
         thread.start()
         return thread
 

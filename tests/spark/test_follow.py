@@ -34,7 +34,9 @@ pytestmark = pytest.mark.slow
 
 SHAPE = {"slots": 31, "items": 100}
 FIELDS = {"size": "length(body)", "word": "substr(hex(body), 1, 4)"}
-KILLED = ["worker", "driver", "worker", "worker", "java", "worker", "worker", "driver", "worker", "worker"]
+STEPS = 24
+WORKERS_KILLED_AT = (3, 7, 11, 14, 18, 22)  # while readers look on
+KILLED = ["worker", "driver", "worker", "java"]
 
 
 @pytest.fixture(scope="module")
@@ -101,35 +103,50 @@ def follow(growing: GrowingLog, tmp_path: Path) -> Callable[..., FollowerProcess
     return partial(FollowerProcess, growing.store, "--slots", "31", "--items", "100", scratch=tmp_path / "tmp")
 
 
-def look(reader: Store, store: Path, random: Random, spark: SparkSession) -> None:
-    """Whatever is indexed by now: each message of a key is found, once."""
+def choose_key(store: Path, random: Random) -> tuple[str, list[int]]:
+    """Some key, and the messages of the log that bear it."""
     records = check_log(store, ())
     key = random.choice([key for record in records for key in record.keys])
-    wanted = [record.physical_offset for record in records if key in record.keys]
+    return key, [record.physical_offset for record in records if key in record.keys]
+
+
+def look(reader: Store, store: Path, random: Random) -> None:
+    """Whatever is indexed by now: each message of a key is found, once."""
+    key, wanted = choose_key(store, random)
     answer = reader.find(key=key, limit=None, system_topics=True)
     found = [message.physical_offset for message in answer][::-1]
     assert found[: len(wanted)] == wanted and sorted({*found}) == found, answer.receipt
     damage = [each for each in answer.receipt.damage if each.kind is not DamageKind.HALF_RECORD]
     assert answer.receipt.complete and not damage, answer.receipt
-    if random.random() < 0.05:
-        rows = spark.read.format("whence").option("rows", "key").load(str(store)).where(f"key = '{key}'")
-        found = sorted(row.physical_offset for row in rows.select("physical_offset").collect())
-        assert found[: len(wanted)] == wanted and len({*found}) == len(found)
+
+
+def look_by_spark(spark: SparkSession, store: Path, random: Random) -> None:
+    key, wanted = choose_key(store, random)
+    rows = spark.read.format("whence").option("rows", "key").load(str(store)).where(f"key = '{key}'")
+    assert sorted(row.physical_offset for row in rows.select("physical_offset").collect()) == wanted
 
 
 def test_a_log_is_followed_as_it_grows_and_ends_cleanly(follow, growing, expected, spark, tmp_path):
-    """A reader that keeps the store open finds each message, and at the end through the index alone."""
+    """A reader that keeps the store open finds each message, and at the end through the index alone.
+
+    Its workers are killed meanwhile.
+    """
     random = Random(5)
     whence.spark.register(spark)
     growing.grow(1000)
     with follow("--json", "--metrics-port", "0") as follower, whence.open(growing.store) as reader:
         follower.await_more()
-        thread = growing.in_background(4.0)
         second = [sys.executable, "-m", "whence", "follow", str(growing.store)]
         refused = subprocess.run(second, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": PYTHON_PATH})
         assert refused.returncode == 2 and f"process {follower.child.pid} holds this store" in refused.stderr
-        while thread.is_alive():
-            look(reader, growing.store, random, spark)
+        for step in range(1, STEPS + 1):
+            thread = growing.in_background(growing.end * step // STEPS, 0.2)
+            while thread.is_alive():
+                look(reader, growing.store, random)
+            if step in WORKERS_KILLED_AT:
+                follower.kill_one("worker")
+            elif step % 8 == 0:
+                look_by_spark(spark, growing.store, random)
         follower.await_indexed(growing.end)
         records = read_store(growing.store)
         check_answers(reader, records, random)

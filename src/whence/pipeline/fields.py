@@ -6,6 +6,8 @@
         -> files, aside and flushed     a task for each index file with its values
         -> renamed, sidecar.json        the driver, which holds the lock
 
+A follower puts what is new into the newest files themselves: the driver links it from the spills (growing_field.py).
+
 A field goes on where it ended, up to where the log is indexed. It is built anew if its expression is another one, if
 Spark is of another version, or if its files are not as they were left.
 """
@@ -15,8 +17,8 @@ from __future__ import annotations
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -26,7 +28,7 @@ from whence.files.disk import Disk
 from whence.files.folder import files_in, folders_in, is_folder
 from whence.files.names import index_name, is_digits
 from whence.formats.field_values import values_position
-from whence.formats.rocketmq.index_file import FIRST_ITEM
+from whence.formats.rocketmq.index_file import FIRST_ITEM, IndexHeader
 from whence.pipeline.build import WORK, BuiltField, BuiltFields, PublishedFile, header_of, meets, size_of
 from whence.pipeline.field_evaluation import Definition, Evaluated
 from whence.pipeline.field_tasks import FieldTask, MadeField, build_field_task
@@ -37,6 +39,7 @@ from whence.pipeline.tasks import IndexTask, Kind, own_name
 from whence.store.commit_log import CommitLog
 from whence.store.damage import Damage
 from whence.store.field_claim import FOLDER, FieldClaim
+from whence.store.growing_field import GrowingField
 from whence.store.index_file import Shape
 from whence.store.sidecar import Sidecar, indexed_stretches, join_indexed
 from whence.store.spill import Spilled, Stretch
@@ -62,15 +65,17 @@ class FieldSettings:
     jobs: int | None = None
     rebuild: bool = False
     with_sums: bool = False
+    grows: bool = False  # whether the newest files are written to in place, where they are as they were left
 
 
 @dataclass(slots=True)
 class _Field:
-    """One field that is being built. ``known``: what is gone on with."""
+    """One field that is being built. ``known``: what is gone on with; ``grows``: in the files that are there."""
 
     definition: Definition
     known: FieldClaim | None
     from_offset: int
+    grows: bool = False
     spilled: tuple[Spilled, ...] = ()
     made: Sequence[MadeField] = ()
 
@@ -79,7 +84,7 @@ class FieldBuild:
     """Builds what is missing of some fields. The caller holds the sidecar's lock.
 
     ``sidecar`` says how far the log is indexed, and is in its place. ``taken``: what of the log was scanned just now,
-    so that it is known where records begin.
+    so that it is known where records begin. ``publishing`` is entered while files of fields change.
     """
 
     def __init__(
@@ -92,8 +97,10 @@ class FieldBuild:
         runner: TaskRunner,
         disk: Disk,
         taken: Sequence[Spilled] = (),
+        publishing: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._taken = tuple(taken)
+        self._publishing = publishing
         self._log = log
         self._folder = folder
         self._settings = settings
@@ -116,16 +123,17 @@ class FieldBuild:
             self._disk.make_folder(self._work)
             try:
                 holes = self._evaluate(todo)
-                self._make(todo)
-                self._forget([field for field in todo if field.known is None])
-                for field in todo:
-                    claim, published = self._publish(field, holes[field.from_offset])
-                    self._sidecar = replace(
-                        self._sidecar, fields=self._sidecar.fields | {field.definition.name: claim}
-                    )
-                    files += published
-                    built.append(self._told(field, claim))
-                self._sidecar.write(self._folder, self._disk)
+                self._make([field for field in todo if not field.grows])
+                with self._publishing():
+                    self._forget([field for field in todo if field.known is None])
+                    for field in todo:
+                        claim, published = self._publish(field, holes[field.from_offset])
+                        self._sidecar = replace(
+                            self._sidecar, fields=self._sidecar.fields | {field.definition.name: claim}
+                        )
+                        files += published
+                        built.append(self._told(field, claim))
+                    self._sidecar.write(self._folder, self._disk)
             finally:
                 shutil.rmtree(self._work, ignore_errors=True)
                 with suppress(OSError):
@@ -149,7 +157,13 @@ class FieldBuild:
             or not field_goes_on(self._log, self._folder, self._settings.shape, self._sidecar, definition.name)
         ):
             return _Field(definition, None, self._log.begin_offset)
-        return _Field(definition, known, known.indexed_to)
+        return _Field(definition, known, known.indexed_to, grows=self._grows(definition.name, known))
+
+    def _grows(self, name: str, known: FieldClaim) -> bool:
+        """Whether what is new is put into the files that are there. One that a kill left longer is made anew."""
+        if not self._settings.grows or not known.index_names:
+            return False
+        return header_of(self._folder / FOLDER / name / "index" / known.index_names[-1]) == known.newest_header
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 
@@ -261,9 +275,40 @@ class FieldBuild:
         )
 
     def _publish(self, field: _Field, holes: Sequence[tuple[int, int]]) -> tuple[FieldClaim, list[PublishedFile]]:
-        """Give the files of a field their names; what sidecar.json is to say of it."""
-        folder = self._folder / FOLDER / field.definition.name
+        """Put the files of a field into their places; what sidecar.json is to say of it."""
         before = self._claim(field.definition, field.known)
+        published: list[PublishedFile] = []
+        if field.grows:
+            names, newest = self._grow(field, before)
+        else:
+            names, newest, published = self._rename(field, before)
+        indexed = indexed_stretches(self._log, field.from_offset, self._sidecar.indexed_to, holes)
+        claim = replace(
+            before,
+            indexed=join_indexed(before.indexed, indexed),
+            last_record_offset=self._sidecar.last_record_offset,
+            last_record=self._sidecar.last_record,
+            index_names=tuple(names),
+            newest_header=newest,
+        )
+        return claim, published
+
+    def _grow(self, field: _Field, before: FieldClaim) -> tuple[list[str], IndexHeader]:
+        """Put what is new into the newest files, and into those that follow them."""
+        folder, names = self._folder / FOLDER / field.definition.name, before.index_names
+        for kind in ("values", "index"):
+            self._remove_others(folder / kind, set(names))
+        growing = GrowingField(folder, self._settings.shape, self._disk, names, before.newest_header)
+        try:
+            for spilled in field.spilled:
+                growing.put_spill(self._work, spilled)
+            return growing.finish()
+        finally:
+            growing.close()
+
+    def _rename(self, field: _Field, before: FieldClaim) -> tuple[list[str], IndexHeader, list[PublishedFile]]:
+        """Give the files that were made their names."""
+        folder = self._folder / FOLDER / field.definition.name
         names, newest = list(before.index_names), before.newest_header
         renames: list[tuple[Path, Path]] = []
         published = []
@@ -293,16 +338,7 @@ class FieldBuild:
             self._disk.rename(path, target)
         for kind in ("values", "index"):
             self._remove_others(folder / kind, set(names))
-        indexed = indexed_stretches(self._log, field.from_offset, self._sidecar.indexed_to, holes)
-        claim = replace(
-            before,
-            indexed=join_indexed(before.indexed, indexed),
-            last_record_offset=self._sidecar.last_record_offset,
-            last_record=self._sidecar.last_record,
-            index_names=tuple(names),
-            newest_header=newest,
-        )
-        return claim, published
+        return names, newest, published
 
     def _remove_others(self, folder: Path, names: set[str]) -> None:
         if is_folder(folder):

@@ -16,7 +16,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from whence.errors import NotFoundError, StoreError, WhenceError
 from whence.files.disk import Disk
 from whence.pipeline.follow_source import NAME, FollowSource
 from whence.pipeline.follow_state import FollowMeter, FollowState, FollowWatcher, stored_ms
-from whence.pipeline.runner import Runner
+from whence.pipeline.runner import Runner, reason_of
 from whence.pipeline.scanning import scan_stretches
 from whence.pipeline.tasks import ScanTask, scan_stretch_task
 from whence.store.commit_log import CommitLog
@@ -40,13 +40,17 @@ if TYPE_CHECKING:
 CHECKPOINT = "checkpoint"
 WORK = "follow"  # in work/ of the sidecar
 STATE_S = 0.5  # how often it is told how far the log is
+LOST_MAX = 5
 FIELDS_S = 10.0  # fields are built so often at most, and in a tenth of the time
 FIELDS_SHARE = 10
+FIELDS_AGAIN_S = 60.0  # those that failed are tried again
 ROWS_SCHEMA = "stretch string, spilled string, error binary"
 SETTINGS = {
     "spark.sql.streaming.minBatchesToRetain": "2",  # nobody goes back to earlier ones
     "spark.sql.streaming.numRecentProgressUpdates": "1",
 }
+
+Publishing = Callable[[], AbstractContextManager[None]]
 
 
 class StoppedError(BaseException):
@@ -89,8 +93,8 @@ class Follow:
     """One run. The caller holds the sidecar's lock.
 
     ``recipe`` says what tasks take from the log, and is asked for each batch. ``fields`` builds what is missing of
-    fields, up to where a sidecar says that the log is indexed, through the disk that it is given, and gives what is
-    to be said then.
+    fields, up to where a sidecar says that the log is indexed, and gives what is to be said then; while it publishes,
+    it enters what it is given.
     """
 
     def __init__(
@@ -101,7 +105,7 @@ class Follow:
         sidecar: Path,
         recipe: Callable[[], Recipe],
         disk: Disk,
-        fields: Callable[[Sidecar, Disk], Sidecar] = lambda claim, disk: claim,
+        fields: Callable[[Sidecar, Publishing], Sidecar] = lambda claim, publishing: claim,
     ) -> None:
         self._fields = fields
         self._fields_at = 0.0
@@ -115,6 +119,7 @@ class Follow:
         self._lock = threading.Lock()  # who has it puts, or ends
         self._is_ended = False
         self._failure: BaseException | None = None
+        self._lost = 0  # batches one after the other that came to nothing
         self._log = CommitLog(log_folder)  # for the thread that takes batches
         self.meter = FollowMeter(CommitLog(log_folder))
         shutil.rmtree(self._work, ignore_errors=True)
@@ -135,7 +140,7 @@ class Follow:
         if isinstance(failure, WhenceError):
             raise failure
         if failure is not None:
-            raise StoreError(f"the stream failed: {str(failure).strip().splitlines()[0]}") from failure
+            raise StoreError(f"the stream failed: {reason_of(failure)}") from failure
         if not is_active:
             self._build_fields()
         self._end()
@@ -185,8 +190,18 @@ class Follow:
 
     def _take(self, frame: DataFrame, number: int) -> None:
         """What Spark calls for each batch, one after the other."""
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
         try:
             self._follow(frame)
+            self._lost = 0
+        except (Py4JJavaError, PySparkException) as error:
+            # Workers were killed, again and again: the next batch takes what this one was to take.
+            self._lost += 1
+            if self._lost > LOST_MAX:
+                self._failure = StoreError(f"Spark lost {self._lost} batches, the last for {reason_of(error)}")
+                raise
         except BaseException as error:
             self._failure = self._failure or error
             raise
@@ -211,6 +226,7 @@ class Follow:
             self._build_fields()
 
     def _put(self, taken: Sequence[Spilled], from_offset: int, begun: float) -> None:
+        self._log.refresh()
         oldest_ms = stored_ms(self._log, from_offset)
         with self._lock:
             if self._is_ended or not self._check() or self._follower.end_offset != from_offset:
@@ -222,15 +238,25 @@ class Follow:
         self.meter.count(taken, time.monotonic() - begun, latency_s)
 
     def _build_fields(self) -> None:
-        """Build what is missing of fields. One whose expression fails on a message ends here; the rest goes on."""
+        """Build what is missing of fields. Where that fails, as an expression may on a message, the rest goes on."""
         claim, begun = self._follower.claim, time.monotonic()
-        if not claim.fields or self._is_ended or self.meter.field_failure:
+        if not claim.fields or self._is_ended:
             return
+        wait_s = FIELDS_S
         try:
-            self._follower.take_fields(self._fields(claim, _UntilEnded(self._lock, lambda: self._is_ended)))
+            self._follower.take_fields(self._fields(claim, self._publishing))
+            self.meter.field_failure = None
         except WhenceError as error:
-            self.meter.field_failure = str(error)
-        self._fields_at = time.monotonic() + max(FIELDS_S, FIELDS_SHARE * (time.monotonic() - begun))
+            self.meter.field_failure, wait_s = str(error), FIELDS_AGAIN_S
+        self._fields_at = time.monotonic() + max(wait_s, FIELDS_SHARE * (time.monotonic() - begun))
+
+    @contextmanager
+    def _publishing(self) -> Iterator[None]:
+        """Holds off the end; behind that, the sidecar may be another process's."""
+        with self._lock:
+            if self._is_ended:
+                raise StoreError(f"{self._sidecar}: nothing is published any more, for the follower has ended")
+            yield
 
     def _check(self) -> bool:
         """Whether the log is there. If it was cut, the index is cut, too."""
@@ -262,20 +288,6 @@ def _settings_of(spark: SparkSession) -> Iterator[None]:
     finally:
         for name, value in before.items():
             spark.conf.set(name, value)
-
-
-class _UntilEnded(Disk):
-    """Gives nothing another name once the follower has ended: the sidecar may be another process's by then."""
-
-    def __init__(self, lock: threading.Lock, is_ended: Callable[[], bool]) -> None:
-        self._lock = lock
-        self._is_ended = is_ended
-
-    def rename(self, path: Path, target: Path) -> None:
-        with self._lock:
-            if self._is_ended():
-                raise StoreError(f"{target}: is not made, for the follower has ended")
-            super().rename(path, target)
 
 
 def _is_active(query: StreamingQuery) -> bool:

@@ -11,7 +11,7 @@ from whence.errors import UsageError
 from whence.files.disk import Disk
 from whence.pipeline.field_evaluation import Definition, Evaluator
 from whence.pipeline.fields import FieldBuild, FieldSettings
-from whence.pipeline.follow import Follow, StoppedError
+from whence.pipeline.follow import Follow, Publishing, StoppedError
 from whence.pipeline.follow_state import FollowState, FollowWatcher
 from whence.pipeline.jobs import (
     JobOptions,
@@ -77,7 +77,7 @@ def follow_indexes(
                     batch_topics = topics.batch_topics()
                     return Recipe(settings.tags, batch_topics, groups=GROUP + 1, flush=not runner.is_local)
 
-                fields = _Fields(Evaluator(spark, runner), runner, log, sidecar, options)
+                fields = _Fields(Evaluator(spark, runner), runner, log, sidecar, options, disk)
                 follow = Follow(spark, follower, folder / "commitlog", sidecar, recipe, disk, fields)
                 stack.callback(follow.close)
                 if metrics is not None:
@@ -91,18 +91,27 @@ class _Fields:
     """Builds what is missing of the fields that an earlier build defined."""
 
     def __init__(
-        self, evaluator: Evaluator, runner: Runner, log: CommitLog, sidecar: Path, options: FollowOptions
+        self, evaluator: Evaluator, runner: Runner, log: CommitLog, sidecar: Path, options: FollowOptions, disk: Disk
     ) -> None:
         self._evaluator = evaluator
         self._runner = runner
         self._log = log
         self._sidecar = sidecar
         self._conf = options.spark.conf
+        self._disk = disk
         self._definitions: list[Definition] = []
 
-    def __call__(self, claim: Sidecar, disk: Disk) -> Sidecar:
+    def __call__(self, claim: Sidecar, publishing: Publishing) -> Sidecar:
         if [definition.name for definition in self._definitions] != sorted(claim.fields):
             self._definitions = definitions_of(self._evaluator, claim, wanted_fields(claim, {}), self._conf)
-        settings = FieldSettings(claim.shape)
-        build = FieldBuild(self._log, self._sidecar, settings, claim, self._evaluator, self._runner, disk)
+        build = FieldBuild(
+            self._log,
+            self._sidecar,
+            FieldSettings(claim.shape, grows=True),
+            claim,
+            self._evaluator,
+            self._runner,
+            self._disk,
+            publishing=publishing,
+        )
         return build.run(self._definitions).sidecar

@@ -40,7 +40,7 @@ class FollowState:
     latency_s: float | None = None  # from when the last batch's oldest message was stored until it could be found
     batch_s: float | None = None  # how long that batch took
     fields_to_offset: int | None = None  # up to where all fields are indexed, where there are some
-    field_failure: str | None = None  # why fields are not followed any more
+    field_failure: str | None = None  # why fields are not followed, until the next time that is tried
     metrics_port: int | None = None  # where Prometheus is answered
     is_ended: bool = False
 

@@ -226,7 +226,7 @@ class _Job:
         if errors:
             raise errors[min(errors)]
         if self._failure is not None:
-            raise StoreError(f"{self._name} failed: {_reason(self._failure)}") from self._failure
+            raise StoreError(f"{self._name} failed: {reason_of(self._failure)}") from self._failure
         return self._results
 
     def _collect(self) -> None:
@@ -284,7 +284,7 @@ class _Job:
         )
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Which task failed and why, in one line, out of the pages that Spark writes."""
     java_error = getattr(error, "java_exception", None)
     text = str(error if java_error is None else java_error.getMessage())

@@ -178,7 +178,8 @@ class IndexBuilder:
                 rewrite(self._file, mapped, self._shape, self._slots, self.header)
                 if self._live:
                     # Only what has its room on the disk may be written through a map.
-                    if last.path.stat().st_blocks * BLOCK_SIZE < self._shape.file_size:
+                    is_sparse = last.path.stat().st_blocks * BLOCK_SIZE < self._shape.file_size
+                    if is_sparse and mapped.next_hole(0) < item_position(self._shape.slot_capacity, 0):
                         write_slots(self._file, self._slots)
                     self._map = _mapped(self._file)
                     self._told = encode_header(self.header)
