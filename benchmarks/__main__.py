@@ -28,6 +28,7 @@ NAMES = {
     "source": "a key and a count of 4 GiB as a DataFrame, beside a scan",
     "export": "whence export of 1 GiB on all cores, beside Spark through the data source",
     "fields": "whence build --field of 1 GiB, beside Spark evaluating the expression alone",
+    "follow": "whence follow: how soon a message is found, catching up 4 GiB, and what it costs at rest",
     "session": "a Spark session for a job, beside one as Spark opens it",
     "planner": "the plan of a build of a petabyte",
     "find": "a whole store.find of one key",

@@ -50,7 +50,7 @@ def results(options: Options) -> Iterator[Result]:
         plain = stack.enter_context(PlainProcesses())
         spark = Runner(stack.enter_context(open_session()))
 
-        on_spark, in_processes = (_build(runner, stores[4], folder) for runner in (spark, plain))
+        on_spark, in_processes = (build_peer(runner, stores[4], folder) for runner in (spark, plain))
         peers = [Peer("whence", on_spark), Peer("the same tasks in plain processes", in_processes)]
         yield measure(Comparison("the job itself", peers, Target(1.25, 1.1, "times as long")), options)
         if java is not None:
@@ -62,7 +62,7 @@ def results(options: Options) -> Iterator[Result]:
         measured = []
         for count in SIZES:
             comparison = Comparison(
-                f"whence build of {count} GiB", [Peer("whence", _build(spark, stores[count], folder))]
+                f"whence build of {count} GiB", [Peer("whence", build_peer(spark, stores[count], folder))]
             )
             result = measure(comparison, options)
             measured.append((math.log(count), math.log(result.median_s("whence"))))
@@ -114,7 +114,7 @@ def first_files(files: Sequence[Path], store: Path) -> Path:
     return store
 
 
-def _build(runner: TaskRunner, store: Path, folder: Path) -> Callable[[int], Any]:
+def build_peer(runner: TaskRunner, store: Path, folder: Path) -> Callable[[int], Any]:
     sidecar = folder / "sidecar"
 
     def emptied(_: int) -> CommitLog:
@@ -132,7 +132,7 @@ def _build(runner: TaskRunner, store: Path, folder: Path) -> Callable[[int], Any
 
 def _verify(runner: TaskRunner, store: Path, folder: Path) -> Callable[[int], Any]:
     """Verify what the build of the round before left; the first round builds it."""
-    sidecar, build = folder / "sidecar", _build(runner, store, folder)
+    sidecar, build = folder / "sidecar", build_peer(runner, store, folder)
 
     def built(round_number: int) -> CommitLog:
         if not (sidecar / "sidecar.json").exists():

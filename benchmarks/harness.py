@@ -46,23 +46,27 @@ class Peer:
     run: Callable[[int], Sample]
 
 
+ALONE = ("s", "of a core")  # what is measured is the result
+LESS = ("times as long", *ALONE)
+
+
 @dataclass(frozen=True)
 class Target:
-    """What a claim promises, and what it aims at: a ratio of medians, or a rate where there is no peer."""
+    """What a claim promises, and what it aims at: a ratio of medians, or a rate or time where there is no peer."""
 
     at_least: float
     aim: float
-    kind: str = "times as fast"  # or "a second", or "times as long", where less is better
+    kind: str = "times as fast"  # or "a second", or one of LESS, where less is better
 
     def reached_by(self, value: float) -> str:
-        if self.kind == "times as long":
+        if self.kind in LESS:
             met, aimed = value <= self.at_least, value <= self.aim
         else:
             met, aimed = value >= self.at_least, value >= self.aim
         return "aim reached" if aimed else "met" if met else "NOT met"
 
     def __str__(self) -> str:
-        bound = "at most" if self.kind == "times as long" else "at least"
+        bound = "at most" if self.kind in LESS else "at least"
         return f"{bound} {_number(self.at_least)}, aim {_number(self.aim)} {self.kind}"
 
 
@@ -93,6 +97,8 @@ class Result:
         ours = self.median_s(peers[0].name)
         if kind == "a second":
             return self.comparison.amount / ours
+        if kind in ALONE:
+            return ours
         if len(peers) < 2:
             return None
         beside = self.median_s(peers[-1].name)
@@ -105,7 +111,7 @@ class Result:
             return "" if target is None else "no peer"
         if target is None:
             return f"{_number(value)}x"
-        sign = " a second" if target.kind == "a second" else "x"
+        sign = f" {target.kind}" if target.kind in ("a second", *ALONE) else "x"
         return f"{_number(value)}{sign}: {target.reached_by(value)}"
 
 

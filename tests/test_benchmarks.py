@@ -41,6 +41,8 @@ TARGETS = [  # seconds of ours and theirs for 10 units, the target, the verdict
     (0.001, None, Target(5_000, 20_000, "a second"), "10,000 a second: met"),
     (2.5, 1, Target(3, 2, "times as long"), "2.5x: met"),
     (3.5, 1, Target(3, 2, "times as long"), "3.5x: NOT met"),
+    (0.5, None, Target(1.5, 0.6, "s"), "0.5 s: aim reached"),
+    (0.03, 1, Target(0.05, 0.01, "of a core"), "0.03 of a core: met"),
     (1, None, Target(5, 7.5), "no peer"),
     (1, 2, None, "2x"),
     (1, None, None, ""),
