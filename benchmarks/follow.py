@@ -3,7 +3,7 @@
 Catching up is measured in an open session, beside ``whence build`` of the same 4 GiB. The rest is measured on
 ``whence follow`` in its own process, all cores for it and for who writes:
 
-- the sustained rate while another process writes 4 GiB, as fast as it can but at most 128 MiB ahead of what is
+- the sustained rate while another process writes 4 GiB, as fast as it can but at most 512 MiB ahead of what is
   indexed, beside RocketMQ, which dispatches the same log with its own index and has nobody beside it;
 - how soon a message is found while a thread here appends 1,000 a second as a broker does: for each of them the time
   until ``sidecar.json``, which is looked at every two milliseconds, says that it is indexed. That the last one is
@@ -50,7 +50,7 @@ RATE = 1000  # messages a second
 PERCENTILE = 0.99
 LOOK_S = 0.002
 REST_S = 6.0  # until it looks at the log less often
-AHEAD = 128 << 20  # bytes that the writer is ahead at most
+AHEAD = 512 << 20  # bytes that the writer is ahead at most
 WRITER = """
 import mmap, pathlib, sys, time
 from whence.files.names import sidecar_of

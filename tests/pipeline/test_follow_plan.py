@@ -47,10 +47,11 @@ def test_a_ticket_is_the_same_after_it_was_kept():
     assert Ticket.from_json(Ticket(7, 3).to_json()) == Ticket(7, 3)
 
 
-def test_whole_files_come_first_and_then_what_the_last_one_has(plan, store):
+def test_a_batch_takes_whole_files_as_far_as_it_may_and_then_what_the_last_one_has(plan, store):
     first = plan.first()
     assert first == Ticket(0)
-    assert plan.latest(first) == Ticket(last_base())
+    assert plan.latest(first) == plan.latest(first, last_base() + FILE_SIZE) == Ticket(END)
+    assert plan.latest(first, last_base() + FILE_SIZE - 1) == Ticket(last_base())
     assert plan.latest(first, 2 * FILE_SIZE) == Ticket(2 * FILE_SIZE)
     assert plan.latest(first, 1) == Ticket(FILE_SIZE)  # one at least
     write_log(store, RECORDS[:3], file_size=FILE_SIZE)
@@ -79,7 +80,7 @@ def test_a_batch_begins_where_the_sidecar_says_whatever_spark_remembers(plan, st
     write_log(store, RECORDS, file_size=FILE_SIZE)
     assert plan.stretches(Ticket(END), 2)[0].from_offset == RECORDS[50].physical_offset
     for start in (Ticket(0), Ticket(last_base()), Ticket(END, 5), Ticket(10**9)):
-        assert plan.latest(start).offset == last_base()
+        assert plan.latest(start).offset == END
         assert plan.latest(start) != start  # else Spark would see nothing new
 
 

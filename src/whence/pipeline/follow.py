@@ -2,7 +2,8 @@
 
     stretches (follow_source.py)      the driver's stream asks for them, a batch at a time
     -> spills                         a task for each stretch, as in a build
-    -> Follower                       in this process, which holds the sidecar's lock: put, flush, sidecar.json
+    -> Follower (follow_puts.py)      in this process, which holds the sidecar's lock: put as the spills come, flush,
+                                      sidecar.json
 
 Whatever is killed, ``sidecar.json`` says what is done: a batch begins where it ends. Spark's checkpoint is only what
 Spark needs to run, and is made anew at each start.
@@ -15,7 +16,7 @@ import pickle
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 from whence.errors import NotFoundError, StoreError, WhenceError
 from whence.files.disk import Disk
+from whence.pipeline.follow_puts import Puts
 from whence.pipeline.follow_source import NAME, FollowSource
-from whence.pipeline.follow_state import FollowMeter, FollowState, FollowWatcher, stored_ms
+from whence.pipeline.follow_state import FollowMeter, FollowState, FollowWatcher
 from whence.pipeline.runner import Runner, reason_of
 from whence.pipeline.scanning import scan_stretches
 from whence.pipeline.tasks import ScanTask, scan_stretch_task
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 CHECKPOINT = "checkpoint"
 WORK = "follow"  # in work/ of the sidecar
 STATE_S = 0.5  # how often it is told how far the log is
+ONCE_STATE_S = 0.1  # and if it ends when all is done: so soon that is noticed
 LOST_MAX = 5
 FIELDS_S = 10.0  # fields are built so often at most, and in a tenth of the time
 FIELDS_SHARE = 10
@@ -49,6 +52,12 @@ SETTINGS = {
     "spark.sql.streaming.minBatchesToRetain": "2",  # nobody goes back to earlier ones
     "spark.sql.streaming.numRecentProgressUpdates": "1",
 }
+SELDOM_KEPT = {
+    "asyncProgressTrackingEnabled": "true",
+    "asyncProgressTrackingCheckpointIntervalMs": "60000",
+    "_asyncProgressTrackingOverrideSinkSupportCheck": "true",
+}
+"""How far it is, is kept by ``sidecar.json``. Spark's own notes took a third of the time of a small batch."""
 
 Publishing = Callable[[], AbstractContextManager[None]]
 
@@ -116,12 +125,14 @@ class Follow:
         self._recipe = recipe
         self._work = sidecar / "work" / WORK
         self._runner = Runner(spark)
-        self._lock = threading.Lock()  # who has it puts, or ends
-        self._is_ended = False
         self._failure: BaseException | None = None
+        self._batches = 0
         self._lost = 0  # batches one after the other that came to nothing
-        self._log = CommitLog(log_folder)  # for the thread that takes batches
+        self._disk = disk
+        self._log = CommitLog(log_folder)  # for who puts
+        self._log.use_kernel()
         self.meter = FollowMeter(CommitLog(log_folder))
+        self._puts = Puts(follower, self._log, self.meter)
         shutil.rmtree(self._work, ignore_errors=True)
         disk.make_folder(self._work)
 
@@ -133,7 +144,7 @@ class Follow:
         self._follower.check()
         query = self._start(once=once)
         is_active = True
-        while is_active and not stop.wait(STATE_S):
+        while is_active and not stop.wait(ONCE_STATE_S if once else STATE_S):
             is_active = _is_active(query)
             watcher(self.state())
         failure = self._failure or (None if is_active else query.exception())
@@ -159,27 +170,28 @@ class Follow:
             .option("log_folder", str(self._log_folder))
             .option("sidecar", str(self._sidecar))
             .option("slots", str(self._runner.slots))
+            .option("target", str(self._log.end_offset()) if once else "")
             .load()
         )
         writer = stream.writeStream.foreachBatch(self._take)
         writer = writer.option("checkpointLocation", str(self._sidecar / CHECKPOINT))
-        # The source waits for the log: Spark need not.
-        writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="0 seconds")
+        if once:
+            writer = writer.trigger(availableNow=True)
+        else:
+            # The source waits for the log: Spark need not.
+            writer = writer.trigger(processingTime="0 seconds").options(**SELDOM_KEPT)
         with _settings_of(spark):
             return writer.start()
 
     def _end(self) -> None:
-        """End between two publications: behind this, nothing of the sidecar changes any more."""
-        with self._lock:
-            self._is_ended = True
-            self._follower.close()
+        self._puts.end()
         shutil.rmtree(self._work, ignore_errors=True)
         with suppress(OSError):
             self._work.parent.rmdir()
 
     def state(self) -> FollowState:
         """How it is now."""
-        return self.meter.state(self._follower.claim, is_ended=self._is_ended)
+        return self.meter.state(self._follower.claim, is_ended=self._puts.is_ended)
 
     def close(self) -> None:
         """Let go of the log."""
@@ -207,74 +219,50 @@ class Follow:
             raise
 
     def _follow(self, frame: DataFrame) -> None:
-        begun = time.monotonic()
-        with self._lock:
-            if self._is_ended or not self._check():
-                return
-            from_offset = self._follower.end_offset
+        from_offset = self._puts.begin()
+        if from_offset is None:
+            return
         recipe = self._recipe()
+        self._batches += 1
+        work = self._work / str(self._batches)  # a task of a batch that was lost may still write to its own
+        self._disk.make_folder(work)
         try:
-            stretches, spilled = self._scan(frame, recipe)
-            taken = scan_stretches(stretches, recipe, self._work, self._runner, spilled)
-        except NotFoundError:
-            return  # it has expired, or its disk is gone: the next batch is planned from what is there then
-        if taken and stretches[0].from_offset == from_offset:  # else something was cut since this batch was planned
-            self._put(taken, from_offset, begun)
-        for path in self._work.iterdir():
-            path.unlink(missing_ok=True)
+            with self._puts.as_they_come(work):
+                taken = self._scan(frame, recipe, work, from_offset)
+            self._puts.finish(work, taken)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
         if time.monotonic() >= self._fields_at:
             self._build_fields()
-
-    def _put(self, taken: Sequence[Spilled], from_offset: int, begun: float) -> None:
-        self._log.refresh()
-        oldest_ms = stored_ms(self._log, from_offset)
-        with self._lock:
-            if self._is_ended or not self._check() or self._follower.end_offset != from_offset:
-                return
-            for each in taken:
-                self._follower.put_spill(self._work, each)
-            self._follower.publish(taken[-1].end_offset, [hole for each in taken for hole in each.holes])
-        latency_s = None if oldest_ms is None else time.time() - oldest_ms / 1000
-        self.meter.count(taken, time.monotonic() - begun, latency_s)
 
     def _build_fields(self) -> None:
         """Build what is missing of fields. Where that fails, as an expression may on a message, the rest goes on."""
         claim, begun = self._follower.claim, time.monotonic()
-        if not claim.fields or self._is_ended:
+        if not claim.fields or self._puts.is_ended:
             return
         wait_s = FIELDS_S
         try:
-            self._follower.take_fields(self._fields(claim, self._publishing))
+            self._follower.take_fields(self._fields(claim, self._puts.publishing))
             self.meter.field_failure = None
         except WhenceError as error:
             self.meter.field_failure, wait_s = str(error), FIELDS_AGAIN_S
         self._fields_at = time.monotonic() + max(wait_s, FIELDS_SHARE * (time.monotonic() - begun))
 
-    @contextmanager
-    def _publishing(self) -> Iterator[None]:
-        """Holds off the end; behind that, the sidecar may be another process's."""
-        with self._lock:
-            if self._is_ended:
-                raise StoreError(f"{self._sidecar}: nothing is published any more, for the follower has ended")
-            yield
-
-    def _check(self) -> bool:
-        """Whether the log is there. If it was cut, the index is cut, too."""
-        indexed_to = self._follower.claim.indexed_to
-        is_there = self._follower.check()
-        if self._follower.claim.indexed_to < indexed_to:
-            self.meter.count_cut()
-        return is_there
-
-    def _scan(self, frame: DataFrame, recipe: Recipe) -> tuple[list[Stretch], dict[int, Spilled]]:
-        """Have tasks scan the stretches of a batch."""
-        rows = frame.mapInArrow(ScanRows(recipe, str(self._work)), ROWS_SCHEMA).collect()
+    def _scan(self, frame: DataFrame, recipe: Recipe, work: Path, from_offset: int) -> tuple[Spilled, ...]:
+        """Have tasks scan the stretches of a batch, which begins here: what they spilled, in the order of the log."""
+        rows = frame.mapInArrow(ScanRows(recipe, str(work)), ROWS_SCHEMA).collect()
         found = [(Stretch(**json.loads(row.stretch)), row) for row in rows]
-        for _, row in found:
-            if row.error is not None:
-                raise pickle.loads(row.error)
         stretches = sorted((stretch for stretch, _ in found), key=lambda stretch: stretch.number)
-        return stretches, {stretch.number: decode_spilled(json.loads(row.spilled)) for stretch, row in found}
+        if not stretches or stretches[0].from_offset != from_offset:
+            return ()  # something was cut since this batch was planned
+        try:
+            for _, row in found:
+                if row.error is not None:
+                    raise pickle.loads(row.error)
+            spilled = {stretch.number: decode_spilled(json.loads(row.spilled)) for stretch, row in found}
+            return scan_stretches(stretches, recipe, work, self._runner, spilled)
+        except NotFoundError:
+            return ()  # it has expired, or its disk is gone: the next batch is planned from what is there then
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from whence.store.commit_log import CommitLog
 from whence.store.sidecar import Claim, Sidecar
 from whence.store.spill import Stretch
 
+STRETCH_SIZE_MAX = 256 * 1048576  # bytes: what is scanned is put while the rest is scanned
 POLL_S = 0.02  # between two looks at the log, while it grows
 POLL_AT_REST_S = 0.1
 REST_S = 5.0  # after so long without growth
@@ -75,7 +76,7 @@ class FollowPlan:
     def latest(self, start: Ticket, limit: int | None = None) -> Ticket:
         """How far a batch behind ``start`` goes; ``start`` itself if there is nothing to do.
 
-        ``limit``: bytes. Whole files of the log are taken as long as they fit, one at least; or what the last has.
+        ``limit``: bytes. Whole files of the log are taken as long as they fit, one at least; then what the last has.
         """
         log = self._log
         log.refresh()
@@ -91,15 +92,16 @@ class FollowPlan:
         return ticket if ticket != start else replace(start, turn=start.turn + 1)
 
     def _end(self, begin: int, limit: int | None) -> int:
+        if self.target is not None and (limit is None or self.target - begin <= limit):
+            return self.target
         log, last_base = self._log, self._log.last_written_base()
         end = begin
-        if begin < last_base:
-            for base in log.bases:
-                behind = min(base + log.file_size, last_base)
-                if begin < behind and (end == begin or limit is None or behind - begin <= limit):
-                    end = behind
-        else:
-            end = log.end_offset(boundary=begin)
+        for base in log.bases:
+            behind = min(base + log.file_size, last_base)
+            if begin < behind and (end == begin or limit is None or behind - begin <= limit):
+                end = behind
+        if end == begin or (end == last_base and (limit is None or end + log.file_size - begin <= limit)):
+            end = log.end_offset(boundary=max(begin, last_base))
         return end if self.target is None else min(end, self.target)
 
     def _is_field_due(self) -> bool:
@@ -140,7 +142,7 @@ class FollowPlan:
             return []
         pieces = log.pieces(begin, end)
         files = [LogFilePlace(str(log.path_of(at)[0]), log.base_of(at) or 0, log.file_size) for at, _ in pieces]
-        size = stretch_size(sum(to - at for at, to in pieces), slots, None)
+        size = min(stretch_size(sum(to - at for at, to in pieces), slots, None), STRETCH_SIZE_MAX)
         cut = [stretch for stretch in cut_log(files, begin, size) if stretch.from_offset < end]
         # The log is known to go on to the end: a record that fails before it is damage.
         return [replace(each, to_offset=min(each.to_offset, end), is_last=False) for each in cut]

@@ -27,7 +27,7 @@ SCHEMA = (
     "number int, path string, base bigint, from_offset bigint, to_offset bigint, is_exact boolean, is_last boolean"
 )
 """A :class:`Stretch`."""
-BATCH_SIZE = 1 << 30  # bytes of log that one batch takes, of whole files
+BATCH_SIZE = 1 << 32  # bytes of log that one batch takes, of whole files
 WAIT_S = 1.0  # how long Spark is kept waiting: when it is to end, it ends the sooner
 
 
@@ -42,9 +42,9 @@ class FollowSource(DataSource):
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, the name is Spark's
-        return FollowReader(
-            Path(self.options["log_folder"]), Path(self.options["sidecar"]), int(self.options["slots"])
-        )
+        options = self.options
+        target = int(options["target"]) if options["target"] else None
+        return FollowReader(Path(options["log_folder"]), Path(options["sidecar"]), int(options["slots"]), target)
 
 
 class StretchPartition(InputPartition):
@@ -58,16 +58,17 @@ class StretchPartition(InputPartition):
 class FollowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans batches for Spark. It travels to the tasks, which only repeat what they are told."""
 
-    def __init__(self, log_folder: Path, sidecar: Path, slots: int) -> None:
+    def __init__(self, log_folder: Path, sidecar: Path, slots: int, target: int | None) -> None:
         self._log_folder = log_folder
         self._sidecar = sidecar
         self._slots = slots
+        self._target = target
         self._opened: FollowPlan | None = None
 
     @property
     def _plan(self) -> FollowPlan:
         if self._opened is None:
-            self._opened = FollowPlan(CommitLog(self._log_folder), self._sidecar)
+            self._opened = FollowPlan(CommitLog(self._log_folder), self._sidecar, self._target)
         return self._opened
 
     def __getstate__(self) -> dict[str, Any]:
@@ -80,7 +81,7 @@ class FollowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxBytes(BATCH_SIZE)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._plan.target = self._plan.log_end()
+        """The target is known: who started the stream has a kernel at hand to look for it."""
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
@@ -88,7 +89,7 @@ class FollowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan.wait(Ticket.from_json(start), size, timeout_s).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        return Ticket(self._plan.log_end()).to_json()
+        return Ticket(self._plan.log_end() if self._target is None else self._target).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         return [StretchPartition(each) for each in self._plan.stretches(Ticket.from_json(end), self._slots)]

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from whence.errors import CorruptError
+from whence.errors import CorruptError, NotFoundError
 from whence.files.disk import Disk
 from whence.files.mapped_file import MappedFile, read_whole
 from whence.files.names import is_digits
@@ -106,7 +106,10 @@ def scan_stretch_task(task: ScanTask) -> Spilled:
 
 def file_state(path: str) -> str:
     """Another one after each change of a file, or if another file has its name. A copy cannot set it back."""
-    status = os.stat(path)
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        raise NotFoundError(f"{path}: there is no such file") from None
     return f"{status.st_ino:x}.{status.st_ctime_ns:x}"
 
 

@@ -248,7 +248,7 @@ class IndexBuilder:
             unlink_items(np.ascontiguousarray(key_hashes), items.previous_items, self._slots)
             raise
         self._count(physical_offsets, store_timestamps_ms, items.used)
-        if not self._live:
+        if not self._live or self._ordered:
             self._begin_flush(file)
         self.newest = BuiltFile(file.path, self.header)
         self.put_count += len(key_hashes)
