@@ -132,6 +132,8 @@ class PowerLossDisk(Disk):
     stays on. All below ``root`` must be changed through this disk; what lies elsewhere is none of its business.
     """
 
+    flushes_at_once = 1  # so that what one seed does is done again in the same order
+
     def __init__(self, root: Path, random: Random, *, write_back: float = 0.0) -> None:
         self.root = root
         self.has_failed = False

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,27 @@ class SlowDisk(Disk):
 
     def pwrite(self, path: Path, descriptor: int, data: Buffer, position: int) -> int:
         return super().pwrite(path, descriptor, data[:3], position)
+
+
+class CountingDisk(Disk):
+    """Tells what was flushed, and by how many at the same time: each waits a moment for others."""
+
+    def __init__(self) -> None:
+        self.flushed: list[str] = []
+        self.most = 0
+        self._now = 0
+        self._lock = threading.Lock()
+
+    def fsync(self, path: Path, descriptor: int) -> None:
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+            self.flushed.append(path.name)
+        time.sleep(0.02)
+        with self._lock:
+            self._now -= 1
+        if path.name == "broken":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 class BrokenDisk(Disk):
@@ -82,6 +105,27 @@ def test_folders_are_made_with_those_above_them(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="file: cannot be made"):
         Disk().make_folder(tmp_path / "file" / "x")
+
+
+def test_many_files_and_folders_are_flushed_side_by_side(tmp_path):
+    disk, names = CountingDisk(), [f"{number:03}" for number in range(100)]
+    disk.make_folders(tmp_path / name for name in names)
+    assert disk.flushed == [tmp_path.name]
+    disk.flush_folders(tmp_path / name for name in names)
+    files = [tmp_path / name / f"{name}.file" for name in names]
+    for path in files:
+        path.touch()
+    disk.flush_files([*files, tmp_path / "gone"])
+    assert sorted(disk.flushed[1:]) == sorted([*names, *(path.name for path in files)])
+    assert 1 < disk.most <= Disk.flushes_at_once
+
+
+def test_one_flush_that_fails_among_many_is_told(tmp_path):
+    paths = [tmp_path / name for name in ("a", "b", "broken", *map(str, range(50)))]
+    for path in paths:
+        path.touch()
+    with pytest.raises(StoreError, match="broken: cannot be flushed: Input/output error"):
+        CountingDisk().flush_files(paths)
 
 
 def test_rename_and_remove(tmp_path):

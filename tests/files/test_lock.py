@@ -83,6 +83,15 @@ def test_a_lock_ends_with_its_process_however_that_ends(tmp_path):
     StoreLock(tmp_path / "lock").close()
 
 
+def test_a_lock_that_was_removed_or_replaced_is_told(tmp_path):
+    with StoreLock(tmp_path / "lock") as lock:
+        assert lock.is_there()
+        (tmp_path / "lock").unlink()
+        assert not lock.is_there()
+        with StoreLock(tmp_path / "lock") as other:  # nothing is in the way of it
+            assert other.is_there() and not lock.is_there()
+
+
 def test_nobody_holds_a_lock_that_is_not_there(tmp_path):
     assert lock_holder(tmp_path / "lock") is None
     with pytest.raises(StoreError, match="cannot be opened to be locked"):

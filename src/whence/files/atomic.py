@@ -32,12 +32,12 @@ def write_aside(path: Path) -> Iterator[BinaryIO]:
             yield file
         return
     aside = target.parent / f".whence-{os.getpid()}-{os.urandom(4).hex()}"
-    try:
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
     with unfinished(aside):
-        try:
+        try:  # from before the file is there: Ctrl-C may come as soon as it is
+            try:
+                descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            except OSError as error:
+                raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
             with os.fdopen(descriptor, "wb") as file:
                 if mode is not None:
                     os.fchmod(descriptor, stat.S_IMODE(mode))

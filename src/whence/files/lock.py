@@ -50,6 +50,10 @@ class StoreLock:
             self._identity = (status.st_dev, status.st_ino)
             _held.add(self._identity)
 
+    def is_there(self) -> bool:
+        """Whether its file still is where it was: another process may lock one that has taken its place."""
+        return _identity(self.path) == self._identity
+
     def close(self) -> None:
         """Give the lock up; a second call does nothing."""
         with _held_lock:

@@ -126,8 +126,7 @@ class GrowingTimes:
 
     def flush(self) -> None:
         """Wait until all that was put is on the disk."""
-        for path in self._unflushed:
-            self._disk.flush_file(path)
+        self._disk.flush_files(self._unflushed)
         if self._is_folder_changed:
             self._disk.flush_folder(self._folder)
         self._unflushed.clear()

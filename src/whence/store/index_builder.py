@@ -82,8 +82,7 @@ class UnflushedIndex:
         files = [file.path for file in self.full]
         if self.newest is not None and self.newest.path not in files:
             files.append(self.newest.path)
-        for path in files:
-            self.disk.flush_file(path)
+        self.disk.flush_files(files)
         if files:
             self.disk.flush_folder(self.folder)
         return FlushedIndex(self.newest, self.full[-1] if self.full else None)

@@ -33,10 +33,8 @@ class UnflushedQueues:
 
         What has expired meanwhile is passed over.
         """
-        for path in self.paths:
-            self.disk.flush_file(path)
-        for folder in self.folders:
-            self.disk.flush_folder(folder)
+        self.disk.flush_files(self.paths)
+        self.disk.flush_folders(self.folders)
 
 
 class QueueRun:
