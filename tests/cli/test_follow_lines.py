@@ -23,12 +23,14 @@ STATE = FollowState(
 
 def test_a_line_tells_how_far_it_is():
     assert state_text(STATE) == (
-        "indexed to offset 1,000,000, 1,234 messages, 1,000/s, behind by 100.0 KiB, 200 messages, 0.2 s, "
-        "the last found after 0.34 s"
+        "behind by 100.0 KiB, 200 messages, 0.2 s, 1,000/s, the last found after 0.34 s, 1,234 messages, "
+        "indexed to offset 1,000,000"
     )
-    assert state_text(FollowState(indexed_to_offset=7)) == "indexed to offset 7, up with the log"
+    assert state_text(FollowState(indexed_to_offset=7)) == "up with the log, indexed to offset 7"
+    old = state_text(FollowState(lag_bytes=1024, lag_messages=2, lag_s=3723.4))
+    assert old.startswith("behind by 1.0 KiB, 2 messages, 1 h 2 min, ")
     trouble = state_text(FollowState(damaged=1, cuts=2))
-    assert trouble.endswith("1 place could not be read, the log was cut 2 times")
+    assert trouble.startswith("up with the log, 1 place could not be read, the log was cut 2 times, ")
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ def test_elsewhere_than_on_a_terminal_a_line_comes_every_few_seconds(clock, caps
     states = [FollowState(batches=number) for number in range(24)]
     said = told_at(FollowLines("store", json=False, quiet=False), clock, capsys, states)
     assert said.out == ""
-    assert said.err.splitlines() == ["whence: indexed to offset 0, up with the log"] * 3
+    assert said.err.splitlines() == ["whence: up with the log, indexed to offset 0"] * 3
     said = told_at(FollowLines("store", json=False, quiet=True), clock, capsys, states)
     assert said.err == ""
 

@@ -25,6 +25,7 @@ READERS = 2
 DELIVERED = ("plain", "batch", "compressed")
 """Sorts that lie in their topic when they are acknowledged; of the others only a copy does, and later."""
 SETTLED_S = 20
+REST_S = 0.05  # of a reader, between its rounds: they share the cores with the broker and its client
 
 
 class Session:
@@ -96,6 +97,7 @@ def read_on(folder: Path, stop: Event, outcomes: "SimpleQueue[str]") -> None:
                 again = store.find(key=key, topic=seen[key])
                 assert again.receipt.complete and again.receipt.damage == [], again.receipt
                 assert [message.keys[0] for message in again] == [key], (key, again.receipt)
+            time.sleep(REST_S)
         outcomes.put(f"ok: {rounds} rounds, {len(seen)} messages seen")
     except BaseException as error:
         outcomes.put(f"{type(error).__name__}: {error}")

@@ -33,6 +33,8 @@ class Killed(BaseException):
 class StepDisk(UnflushedDisk):
     """Calls ``before`` with the number of each step that changes a file, just before it is done."""
 
+    flushes_at_once = 1  # steps come one after the other, and what is raised ends the work
+
     def __init__(self, before: Callable[[int], None]) -> None:
         self._before = before
         self.steps = 0

@@ -259,7 +259,71 @@ def test_what_leads_to_expired_messages_goes_with_them(tmp_path, seed):
     assert gone == {"index", "consumequeue", "times"}
 
 
-def test_a_log_without_files_is_waited_for_and_nothing_is_thrown_away(tmp_path):
+@pytest.mark.parametrize("seed", range(0, 12, 4))
+def test_a_file_that_comes_into_the_log_late_is_indexed_too(tmp_path, seed):
+    for each in range(seed, seed + 4):
+        scenario = Scenario(tmp_path, 7000 + each)
+        scenario.file_size = 4096
+        scenario.records = place(random_messages(scenario.random, 150), file_size=4096)
+        records = scenario.grow()
+        files = sorted((scenario.store / "commitlog").iterdir())
+        late = scenario.random.sample(files[:-1], scenario.random.randint(1, 3))
+        bytes_of = {path: path.read_bytes() for path in late}
+        for path in late:
+            path.unlink()
+        scenario.follow()
+        scenario.check()
+        follower, log = scenario.made.follower(scenario.store, scenario.sidecar)
+        assert follower.check()
+        for path, data in bytes_of.items():
+            path.write_bytes(data)
+            if scenario.random.random() < 0.5:
+                assert follower.check()
+        if scenario.random.random() < 0.5:
+            follower.close()
+            log.close()
+            follower, log = scenario.made.follower(scenario.store, scenario.sidecar)
+        assert follower.check()
+        steps(follower, log, scenario.random, scenario.made.dialect, scenario.sidecar)
+        follower.close()
+        log.close()
+        scenario.check()
+        with whence.open(scenario.store) as reader:
+            scenario.check_reader(reader, records)
+
+
+def test_a_file_of_which_nothing_can_be_read_is_not_taken_for_one_that_comes_late(tmp_path):
+    scenario = Scenario(tmp_path, 7100)
+    scenario.file_size = 4096
+    scenario.records = place(random_messages(scenario.random, 150), file_size=4096)
+    scenario.grow()
+    (scenario.store / "commitlog" / f"{4096:020d}").write_bytes(bytes(4096))
+    scenario.follow()
+    claim = read_sidecar(scenario.sidecar)
+    assert claim is not None and [begin for begin, _ in claim.indexed] == [0, 8192]
+    follower, log = scenario.made.follower(scenario.store, scenario.sidecar)
+    for _ in range(2):
+        assert follower.check()
+        assert follower.end_offset == claim.indexed_to
+    log.close()
+
+
+def test_what_is_told_is_told_again_if_it_was_removed(tmp_path):
+    scenario = Scenario(tmp_path, 7200)
+    scenario.grow()
+    follower, log = scenario.made.follower(scenario.store, scenario.sidecar)
+    for removed in (False, True, True):
+        if removed:
+            (scenario.sidecar / "sidecar.json").unlink()
+        assert follower.check()
+        steps(follower, log, scenario.random, scenario.made.dialect, scenario.sidecar)
+    follower.close()
+    log.close()
+    scenario.check()
+
+
+@pytest.mark.parametrize("is_folder_gone", [False, True])
+def test_a_log_without_files_is_waited_for_and_nothing_is_thrown_away(tmp_path, is_folder_gone):
     scenario = Scenario(tmp_path, 6000)
     records = scenario.grow()
     follower, log = scenario.made.follower(scenario.store, scenario.sidecar)
@@ -268,10 +332,12 @@ def test_a_log_without_files_is_waited_for_and_nothing_is_thrown_away(tmp_path):
     before = made_files(scenario.sidecar)
     away = scenario.store / "away"
     (scenario.store / "commitlog").rename(away)
-    (scenario.store / "commitlog").mkdir()
+    if not is_folder_gone:
+        (scenario.store / "commitlog").mkdir()
     assert not follower.check()
     assert made_files(scenario.sidecar) == before
-    (scenario.store / "commitlog").rmdir()
+    if not is_folder_gone:
+        (scenario.store / "commitlog").rmdir()
     away.rename(scenario.store / "commitlog")
     assert follower.check()
     assert follower.claim.indexed_to == records[-1].physical_offset + records[-1].size

@@ -19,7 +19,7 @@ from tests.disks import PowerLossDisk, UnflushedDisk
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_batch_queues")]
 
-SEEDS = 100
+SEEDS = 50
 STEPS_MAX = 600  # of the disk, until the power fails
 APPENDS_MAX = 60
 

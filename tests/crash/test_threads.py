@@ -91,6 +91,8 @@ def close_in_time(store: whence.WritableStore) -> None:
         raise error
 
 
+# One that comes in a callback of the interpreter's own is told and forgotten: that, too, is an interrupt.
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("flush", MODES)
 @pytest.mark.parametrize("seed", range(10))

@@ -12,9 +12,12 @@ from whence.formats.time_blocks import (
     TIME_BLOCK,
     block_of,
     decode_time_blocks,
-    encode_time_blocks,
     join_time_blocks,
 )
+from whence.kernels.scan import SCANNED
+from whence.kernels.time_blocks import encode_time_blocks
+
+BASE = 3 << 30
 
 # By hand: two records begin in block 0, the clock was put back between them; one in block 1, none in 2, one in 3.
 RECORDS = [(0, 1_700_000_000_009), (300, 1_700_000_000_000), (65_536, 1_700_000_000_010), (262_143, -1)]
@@ -36,8 +39,10 @@ records = st.dictionaries(st.integers(0, 2**31 - 1) | st.integers(0, 4 * BLOCK_S
 
 
 def encoded(given_records: list[tuple[int, int]]) -> np.ndarray:
-    positions, times = (np.array([record[at] for record in given_records], np.int64) for at in (0, 1))
-    return encode_time_blocks(positions, times)
+    messages = np.zeros(len(given_records), SCANNED)
+    messages["physical_offset"] = [BASE + position for position, _ in given_records]
+    messages["store_timestamp_ms"] = [time for _, time in given_records]
+    return encode_time_blocks(messages, BASE)
 
 
 def test_entries_by_hand():

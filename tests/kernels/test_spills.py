@@ -18,7 +18,7 @@ I64 = st.integers(-(2**63), 2**63 - 1)
 MESSAGES = st.lists(
     st.tuples(
         st.integers(0, 2**31 - 1),  # position
-        st.integers(-(2**40), 2**40),  # time
+        st.integers(-(2**40), 2**40) | st.integers(0, 1000),  # time
         st.lists(st.integers(0, 2**31 - 1), max_size=5),  # hashes
     ),
     min_size=1,
@@ -35,12 +35,15 @@ def test_items_are_packed_and_unpacked(messages, base_offset, base_ms):
     ]
     items = np.array(rows, ITEMS)
     hashes, positions = np.empty(len(items), np.int32), np.empty(len(items), np.uint32)
-    times, counts = np.empty(len(items), np.int64), np.empty(len(items), np.uint16)
-    count = pack_items(items, base_offset, base_ms, hashes, positions, times, counts)
+    times, short_times = np.empty(len(items), np.int64), np.empty(len(items), np.int32)
+    counts = np.empty(len(items), np.uint16)
+    count, is_wide = pack_items(items, base_offset, base_ms, hashes, positions, times, short_times, counts)
     with_items = [message for message in messages if message[2]]
     assert hashes.tolist() == [key_hash for message in messages for key_hash in message[2]]
     assert positions[:count].tolist() == [position for position, _, _ in with_items]
     assert times[:count].tolist() == [time for _, time, _ in with_items]
+    assert is_wide == any(not -(2**31) <= time < 2**31 for _, time, _ in with_items)
+    assert is_wide or (short_times[:count] == times[:count]).all()
     assert counts[:count].tolist() == [len(each) for _, _, each in with_items]
 
     offsets_out, times_out = np.empty(len(items), np.int64), np.empty(len(items), np.int64)

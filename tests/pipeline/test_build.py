@@ -141,6 +141,7 @@ def without_own(files: dict[str, bytes]) -> dict[str, bytes]:
     return {name: data for name, data in files.items() if name.startswith(("index/", "consumequeue/"))}
 
 
+@pytest.mark.slow
 @given(
     messages=MESSAGES,
     slots=st.integers(1, 9),
@@ -297,6 +298,7 @@ def sample(folder: Path, count: int = 60) -> Path:
     return make_store(folder, records).folder
 
 
+@pytest.mark.slow
 def test_a_build_that_was_killed_after_any_task_is_gone_on_with(tmp_path, short_stretches):
     store = sample(tmp_path / "store")
     whole = OneByOne()
@@ -312,6 +314,7 @@ def test_a_build_that_was_killed_after_any_task_is_gone_on_with(tmp_path, short_
         assert len(again.ran) == len(whole.ran) - left  # what was done is not done again
 
 
+@pytest.mark.slow
 def test_an_index_file_that_one_of_two_tasks_filled_is_made_anew(tmp_path, short_stretches, monkeypatch):
     monkeypatch.setattr(build_module, "HALVED_FROM", 2)
     store = sample(tmp_path / "store")

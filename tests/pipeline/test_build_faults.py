@@ -105,6 +105,7 @@ def build_anew(store: Path, sidecar: Path) -> None:
     try_build(store, sidecar)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prepare", "settings"),
     [
@@ -127,6 +128,7 @@ def test_a_reader_gets_full_answers_wherever_a_build_was_killed_while_it_publish
     assert left > 10
 
 
+@pytest.mark.slow
 def test_a_reader_gets_full_answers_wherever_a_build_in_place_was_killed(tmp_path):
     """The store has a broker's index and queues, whose files go one by one."""
     messages = records(60)
@@ -144,6 +146,7 @@ def test_a_reader_gets_full_answers_wherever_a_build_in_place_was_killed(tmp_pat
 # What a killed build left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bare", [False, True])
 @pytest.mark.parametrize(("first", "second", "third"), [(50, 51, 60), (19, 40, 90)])
 def test_a_log_that_grew_twice_while_a_build_was_killed_is_built_as_from_scratch(
@@ -164,6 +167,7 @@ def test_a_log_that_grew_twice_while_a_build_was_killed_is_built_as_from_scratch
             break
 
 
+@pytest.mark.slow
 def test_a_build_that_was_killed_while_it_published_more_scans_nothing_again(tmp_path):
     """But for the last steps: when the newest index file is longer, and sidecar.json does not say so yet."""
     scanned = []

@@ -15,7 +15,7 @@ import whence
 from tests.crash.following import Made, random_messages, write_log
 from tests.disks import UnflushedDisk
 from tests.store_maker import FILE_SIZE, place
-from whence.door import build_store, follow_store, verify_store
+from whence.door import build_store, follow_store, repair_store, verify_store
 from whence.errors import LockedError, StoreError, UsageError
 from whence.files.lock import StoreLock
 from whence.files.names import sidecar_of
@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Path:
     return store
 
 
-@pytest.mark.parametrize("job", [follow_store, build_store])
+@pytest.mark.parametrize("job", [follow_store, build_store, repair_store])
 def test_who_holds_the_sidecar_is_told(store: Path, job: Callable[[Path], Any]):
     is_told = pytest.raises(LockedError, match=f"process {os.getpid()} holds this store")
     with StoreLock(sidecar_of(store) / "lock"), is_told:

@@ -114,6 +114,45 @@ def test_a_log_without_files_is_waited_for(plan, store):
     assert plan.latest(Ticket(0)) != Ticket(0)  # what was indexed is not there
 
 
+def test_a_log_whose_folder_is_gone_is_waited_for(plan, store):
+    write_log(store, RECORDS[:50], file_size=FILE_SIZE)
+    follow(store)
+    (store / "commitlog").rename(store / "away")
+    assert plan.latest(Ticket(END)) == Ticket(END)
+    assert plan.stretches(Ticket(END), 2) == [] and plan.log_end() == 0
+    assert plan.first() == Ticket(0)
+    (store / "away").rename(store / "commitlog")
+    write_log(store, RECORDS, file_size=FILE_SIZE)
+    assert plan.latest(Ticket(0)) == Ticket(END)
+
+
+def test_a_file_that_comes_into_the_log_late_makes_a_batch(plan, store):
+    path = store / "commitlog" / f"{FILE_SIZE:020d}"
+    data = path.read_bytes()
+    path.unlink()
+    follow(store)
+    assert plan.latest(Ticket(END)) == Ticket(END)
+    path.write_bytes(bytes(FILE_SIZE))
+    assert plan.latest(Ticket(END)) == Ticket(END)  # there is nothing in it
+    path.write_bytes(data)
+    assert plan.latest(Ticket(END)) == Ticket(END, 1)
+    assert plan.stretches(Ticket(END, 1), 2) == []
+    follow(store)
+    assert plan.latest(Ticket(END)) == Ticket(END)
+
+
+def test_a_log_that_is_cut_below_its_target_is_done_with(store):
+    plan = FollowPlan(CommitLog(store / "commitlog"), sidecar_of(store), END)
+    write_log(store, RECORDS[:40], file_size=FILE_SIZE)
+    follow(store)
+    assert plan.latest(Ticket(0)) == Ticket(END)
+    assert plan.latest(Ticket(END)) == Ticket(END)  # that batch came to the log's end
+    write_log(store, RECORDS[:80], file_size=FILE_SIZE)
+    assert plan.latest(Ticket(END)).offset == RECORDS[80].physical_offset
+    write_log(store, RECORDS, file_size=FILE_SIZE)
+    assert plan.latest(Ticket(END)) == Ticket(END, 1)
+
+
 def test_a_record_in_the_making_is_waited_for(plan, store):
     follow(store)
     last = RECORDS[-1]

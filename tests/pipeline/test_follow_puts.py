@@ -9,7 +9,7 @@ import pytest
 
 from tests.crash.following import Made, made_files, random_messages, write_log
 from tests.pipeline.test_build import OneByOne
-from tests.store_maker import FILE_SIZE, place
+from tests.store_maker import FILE_SIZE, T, place
 from whence.errors import CorruptError, StoreError
 from whence.files.names import sidecar_of
 from whence.pipeline import follow_puts
@@ -132,6 +132,15 @@ def test_what_was_put_is_published_if_the_tasks_fail(batch):
     assert batch.puts.begin() == FILE_SIZE
 
 
+@pytest.mark.parametrize("started_ms", [T - 1, T + 10**9])
+def test_how_late_it_was_is_told_of_what_came_since_the_start(batch, started_ms):
+    batch.meter.started_ms = started_ms
+    batch.finish()
+    state = batch.meter.state(batch.claim())
+    assert state.messages == len(RECORDS)
+    assert (state.latency_s is not None) == (started_ms < T)
+
+
 def test_much_is_published_before_its_batch_ends(batch, monkeypatch):
     monkeypatch.setattr(follow_puts, "PUBLISHED_SIZE", 2 * FILE_SIZE)
     with batch.puts.as_they_come(batch.work):
@@ -149,6 +158,12 @@ def test_a_spill_that_is_damaged_is_told_and_nothing_is_put(batch):
     with pytest.raises(CorruptError), batch.puts.as_they_come(batch.work):
         time.sleep(5 * follow_puts.LOOK_S)
     assert not batch.claim().indexed
+
+
+def test_nothing_is_written_any_more_when_somebody_else_may_write_there(batch):
+    puts = Puts(batch.follower, CommitLog(batch.store / "commitlog"), batch.meter, lambda: False)
+    with pytest.raises(StoreError, match="was removed or replaced while it was written to"):
+        puts.begin()
 
 
 def test_nothing_is_put_when_it_has_ended(batch):

@@ -81,8 +81,13 @@ def test_of_much_log_the_messages_are_reckoned(store, meter, monkeypatch):
 
 def test_a_log_that_is_not_there_lags_nothing(tmp_path):
     (tmp_path / "commitlog").mkdir()
-    state = FollowMeter(CommitLog(tmp_path / "commitlog")).state(NOTHING)
-    assert (state.lag_bytes, state.lag_messages, state.lag_s) == (0, 0, 0.0)
+    meter = FollowMeter(CommitLog(tmp_path / "commitlog"))
+    for claim in (NOTHING, replace(NOTHING, indexed=((0, 700),))):
+        state = meter.state(claim)
+        assert (state.lag_bytes, state.lag_messages, state.lag_s) == (0, 0, 0.0)
+        assert state.log_end_offset == state.indexed_to_offset == claim.indexed_to
+    (tmp_path / "commitlog").rmdir()
+    assert meter.state(NOTHING).lag_bytes == 0
 
 
 def test_rates_are_those_of_the_last_ten_seconds(store, meter, monkeypatch):
@@ -135,7 +140,18 @@ def test_metrics_are_answered_on_loopback(meter):
     assert values['whence_follow_latency_seconds_bucket{le="0.3"}'] == 3
     assert values['whence_follow_latency_seconds_bucket{le="+Inf"}'] == values["whence_follow_latency_seconds_count"]
     for name in (*GAUGES, *COUNTERS):
-        assert f"# TYPE whence_follow_{name} " in text and f"whence_follow_{name}" in values
+        assert (f"# TYPE whence_follow_{name} " in text) == (f"whence_follow_{name}" in values)
+        assert f"whence_follow_{name}" in values or name == "fields_to_offset"
+
+
+def test_metrics_tell_of_fields_where_there_are_some(meter):
+    with MetricsServer(0) as server:
+        watch = server.watched(meter, lambda state: None)
+        for to_offset, failure in ((None, None), (70, "no field"), (90, None)):
+            watch(replace(meter.state(NOTHING), fields_to_offset=to_offset, field_failure=failure))
+            values = lines_of(server.text())
+            assert values.get("whence_follow_fields_to_offset") == to_offset
+            assert values["whence_follow_fields_failing"] == (failure is not None)
 
 
 def test_a_port_that_is_taken_is_told(meter):

@@ -22,7 +22,10 @@ SLOPE_MAX = 60.0  # MiB an hour, of some hundred: below what the measurement its
 
 
 def memory_mib(follower: FollowerProcess) -> float:
-    """What all its processes hold for themselves; what they share counts once for each."""
+    """What all its processes hold, apart from files that are mapped; what several share counts once.
+
+    The pages of a log that is mapped are the system's, which keeps as many as it has room for.
+    """
     total = 0
     for pid in follower.processes():
         try:
@@ -31,7 +34,7 @@ def memory_mib(follower: FollowerProcess) -> float:
             )
         except OSError:
             continue
-        total += int(fields["Pss"].split()[0])
+        total += sum(int(fields[name].split()[0]) for name in ("Pss_Anon", "Pss_Shmem", "SwapPss"))
     return total / 1024
 
 

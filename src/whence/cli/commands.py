@@ -485,6 +485,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if log is not None:
         log.info("ended with status %d", status)
         log.handlers[0].close()
+    interrupts.leave(status)
     return status
 
 

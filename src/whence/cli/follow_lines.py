@@ -11,6 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Self
 
+from whence.cli.job_bars import duration_text
 from whence.cli.terminal import Screen, counted, size_text
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 LINE_S = 5.0
 JSON_S = 1.0
 AT_REST_S = 10.0
+MINUTE_S = 60.0
 
 
 class FollowLines:
@@ -91,18 +93,15 @@ class FollowLines:
 
 
 def state_text(state: FollowState) -> str:
-    """``indexed to offset 1,073,741, 3,412 messages, 1,000/s, up with the log, the last found after 0.21 s``."""
-    parts = [f"indexed to offset {state.indexed_to_offset:,}"]
-    if state.messages:
-        parts.append(f"{state.messages:,} messages")
-    if state.messages_per_s >= 1:
-        parts.append(f"{state.messages_per_s:,.0f}/s")
+    """``up with the log, 1,000/s, the last found after 0.21 s, 3,412 messages, indexed to offset 1,073,741``.
+
+    What matters most comes first: a narrow terminal cuts the rest.
+    """
     if state.lag_bytes:
-        parts.append(f"behind by {size_text(state.lag_bytes)}, {state.lag_messages:,} messages, {state.lag_s:.1f} s")
+        lag = f"{state.lag_s:.1f} s" if state.lag_s < MINUTE_S else duration_text(state.lag_s)
+        parts = [f"behind by {size_text(state.lag_bytes)}, {state.lag_messages:,} messages, {lag}"]
     else:
-        parts.append("up with the log")
-    if state.latency_s is not None:
-        parts.append(f"the last found after {state.latency_s:.2f} s")
+        parts = ["up with the log"]
     if state.fields_to_offset is not None and state.fields_to_offset < state.indexed_to_offset:
         parts.append(f"fields up to {state.fields_to_offset:,}")
     if state.field_failure is not None:
@@ -111,4 +110,11 @@ def state_text(state: FollowState) -> str:
         parts.append(f"{counted(state.damaged, 'place')} could not be read")
     if state.cuts:
         parts.append(f"the log was cut {counted(state.cuts, 'time')}")
+    if state.messages_per_s >= 1:
+        parts.append(f"{state.messages_per_s:,.0f}/s")
+    if state.latency_s is not None:
+        parts.append(f"the last found after {state.latency_s:.2f} s")
+    if state.messages:
+        parts.append(f"{state.messages:,} messages")
+    parts.append(f"indexed to offset {state.indexed_to_offset:,}")
     return ", ".join(parts)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import _thread
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Never
 
 from whence.cli.terminal import complain
@@ -27,6 +29,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.number = 0
         self.is_told = False
+        self._is_handed_over = False
         self._grace_s = GRACE_S
 
     def watch(self) -> None:
@@ -48,9 +51,21 @@ class Interrupts:
             self.is_told = True
             stop()
 
-        self._grace_s = grace_s
+        self._is_handed_over, self._grace_s = True, grace_s
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, end)
+
+    def leave(self, status: int) -> None:
+        """End the process now, if it was told to end and what was handed over has ended.
+
+        Python takes itself apart with all libraries first, for up to two seconds on a busy machine, and nothing is
+        left to do.
+        """
+        if self._is_handed_over and self.is_told:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError):  # who read it is gone
+                    stream.flush()
+            os._exit(status)
 
     @property
     def status(self) -> int:

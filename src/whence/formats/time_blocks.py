@@ -32,20 +32,6 @@ def decode_time_blocks(data: Buffer) -> NDArray[np.void]:
     return np.frombuffer(data, TIME_BLOCK)
 
 
-def encode_time_blocks(positions: NDArray[np.int64], store_timestamps_ms: NDArray[np.int64]) -> NDArray[np.void]:
-    """The entries of records at these positions of a CommitLog file, which are in order."""
-    blocks = positions // BLOCK_SIZE
-    is_first = np.ones(len(blocks), np.bool_)
-    np.not_equal(blocks[1:], blocks[:-1], out=is_first[1:])
-    firsts = np.flatnonzero(is_first)
-    entries = np.empty(len(firsts), TIME_BLOCK)
-    if len(firsts):
-        entries["position"] = positions[firsts]
-        entries["smallest_ms"] = np.minimum.reduceat(store_timestamps_ms, firsts)
-        entries["largest_ms"] = np.maximum.reduceat(store_timestamps_ms, firsts)
-    return entries
-
-
 def join_time_blocks(before: NDArray[np.void], behind: NDArray[np.void]) -> NDArray[np.void]:
     """The entries of records and of those behind them, which may begin in the block in which the others end."""
     if not len(before) or not len(behind) or block_of(before[-1]) != block_of(behind[0]):

@@ -41,9 +41,20 @@ RUN = np.dtype(
 
 @kernel
 def pack_items(
-    items: Any, base_offset: int, base_ms: int, hashes: Any, positions: Any, times: Any, counts: Any
-) -> int:
-    """Fill the columns from scanned ``items`` (ITEMS); how many messages have some."""
+    items: Any,
+    base_offset: int,
+    base_ms: int,
+    hashes: Any,
+    positions: Any,
+    times: Any,
+    short_times: Any,
+    counts: Any,
+) -> tuple[int, bool]:
+    """Fill the columns from scanned ``items`` (ITEMS); how many messages have some.
+
+    And whether a time needs more than 32 bits: if not, ``short_times`` has them all.
+    """
+    is_wide = False
     message = -1
     last = -1
     for i in range(len(items)):
@@ -53,10 +64,13 @@ def pack_items(
             last = item.message
             message += 1
             positions[message] = item.physical_offset - base_offset
-            times[message] = item.store_timestamp_ms - base_ms
+            time = item.store_timestamp_ms - base_ms
+            times[message] = time
+            short_times[message] = time
+            is_wide |= time != np.int32(time)
             counts[message] = 0
         counts[message] += 1
-    return message + 1
+    return message + 1, is_wide
 
 
 @kernel

@@ -39,7 +39,7 @@ from whence.formats.rocketmq.index_file import (
     decode_header,
 )
 from whence.formats.time_blocks import TIME_BLOCK
-from whence.pipeline.plan import cut_ranges, plan_index
+from whence.pipeline.plan import cut_ranges, group_count, plan_index
 from whence.pipeline.scanning import cut_stretches, scan_stretches
 from whence.pipeline.task_runner import CountedRunner, TaskRunner
 from whence.pipeline.tasks import (
@@ -64,12 +64,10 @@ from whence.store.index_file import Shape
 from whence.store.log_scan import LogScan
 from whence.store.message_store import Dialect
 from whence.store.queue_files import queues_size
-from whence.store.sidecar import Mark, Sidecar, indexed_stretches, join_indexed
+from whence.store.sidecar import Mark, Sidecar, indexed_stretches, join_indexed, meets
 from whence.store.spill import NOWHERE, SPILLED_ITEM, SPILLED_MESSAGE, Recipe, Spilled, machine_id, read_spilled
 
 WORK = "work"
-GROUPS_A_SLOT = 2  # parts of the queues for each task that runs at once
-GROUPS_MAX = 1024
 HALVED_FROM = 1_000_000  # items of a file that is worth two tasks
 TIMES_A_TASK = 256  # files of the log whose time blocks one task makes
 SAMPLE_SIZE = 4 * 1048576  # bytes of log that tell how much room a build needs
@@ -239,14 +237,14 @@ class Build:
         self._disk = disk
         self._known = known if goes_on(log, place, settings, known) else None
         self._from = log.begin_offset if self._known is None else self._known.indexed_to
-        groups = max(min(GROUPS_A_SLOT * (settings.jobs or runner.slots), GROUPS_MAX), 1)
+        self._stretches = cut_stretches(log, self._from, runner.slots, settings.jobs)
+        self._size = sum(stretch.size for stretch in self._stretches)
         self._recipe = Recipe(
             tags=settings.dialect is Dialect.V5_5,
             batch_topics=settings.batch_topics,
-            groups=groups,
+            groups=group_count(self._size, runner.slots, settings.jobs),
             flush=not runner.is_local,
         )
-        self._stretches = cut_stretches(log, self._from, runner.slots, settings.jobs)
         self._work = place.sidecar / WORK / self._digest()
 
     # -- where to begin --------------------------------------------------------------------------------------------
@@ -296,8 +294,7 @@ class Build:
 
     def _needed_room(self) -> int:
         """About how many bytes spills and files take, from a sample of the log."""
-        size = sum(stretch.to_offset - stretch.from_offset for stretch in self._stretches)
-        if size < 2 * SAMPLE_SIZE:
+        if self._size < 2 * SAMPLE_SIZE:
             return 0
         scan = LogScan(self._log, self._from, self._from + SAMPLE_SIZE, tags=self._recipe.tags)
         messages = items = 0
@@ -305,7 +302,7 @@ class Build:
             messages += len(batch.messages)
             items += len(batch.items)
         a_message, an_item = SPILLED_MESSAGE + ENTRY_SIZE, SPILLED_ITEM + ITEM_SIZE
-        return (messages * a_message + items * an_item) * size // SAMPLE_SIZE
+        return (messages * a_message + items * an_item) * self._size // SAMPLE_SIZE
 
     # -- pass one --------------------------------------------------------------------------------------------------
 
@@ -533,13 +530,11 @@ class Build:
     def _rename(self, renames: Sequence[tuple[Path, Path]]) -> None:
         """Rename files, and make that last."""
         folders = dict.fromkeys(target.parent for _, target in renames)
-        for folder in folders:
-            self._disk.make_folder(folder)
+        self._disk.make_folders(folders)
         for path, target in renames:
             if path.exists() or not target.exists():  # else a build that was killed came as far as that
                 self._disk.rename(path, target)
-        for folder in folders:
-            self._disk.flush_folder(folder)
+        self._disk.flush_folders(folders)
 
     def _remove_others(self, kept: set[Path]) -> None:
         """Remove what other builds left: of the index, and of all else if it was built anew from the first record."""
@@ -620,11 +615,6 @@ def build_task(task: IndexTask | QueueTask | TimesTask) -> Made:
 
 def _files(made: Sequence[Made]) -> Iterator[MadeFile]:
     return (file for each in made for file in each.files)
-
-
-def meets(from_offset: int, to_offset: int, stretches: Sequence[tuple[int, int]]) -> bool:
-    """Whether something of ``[from_offset, to_offset)`` is in one of the stretches."""
-    return any(begin < to_offset and from_offset < end for begin, end in stretches)
 
 
 def size_of(path: Path) -> int:

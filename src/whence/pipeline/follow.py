@@ -32,7 +32,7 @@ from whence.pipeline.scanning import scan_stretches
 from whence.pipeline.tasks import ScanTask, scan_stretch_task
 from whence.store.commit_log import CommitLog
 from whence.store.follower import Follower
-from whence.store.sidecar import Sidecar
+from whence.store.sidecar import Sidecar, read_sidecar
 from whence.store.spill import Recipe, Spilled, Stretch, decode_spilled
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Follow:
 
     ``recipe`` says what tasks take from the log, and is asked for each batch. ``fields`` builds what is missing of
     fields, up to where a sidecar says that the log is indexed, and gives what is to be said then; while it publishes,
-    it enters what it is given.
+    it enters what it is given. ``is_locked``: whether that lock is still there for others to see.
     """
 
     def __init__(
@@ -115,6 +115,7 @@ class Follow:
         recipe: Callable[[], Recipe],
         disk: Disk,
         fields: Callable[[Sidecar, Publishing], Sidecar] = lambda claim, publishing: claim,
+        is_locked: Callable[[], bool] = lambda: True,
     ) -> None:
         self._fields = fields
         self._fields_at = 0.0
@@ -132,7 +133,7 @@ class Follow:
         self._log = CommitLog(log_folder)  # for who puts
         self._log.use_kernel()
         self.meter = FollowMeter(CommitLog(log_folder))
-        self._puts = Puts(follower, self._log, self.meter)
+        self._puts = Puts(follower, self._log, self.meter, is_locked)
         shutil.rmtree(self._work, ignore_errors=True)
         disk.make_folder(self._work)
 
@@ -245,6 +246,7 @@ class Follow:
             self._follower.take_fields(self._fields(claim, self._puts.publishing))
             self.meter.field_failure = None
         except WhenceError as error:
+            self._follower.take_fields(read_sidecar(self._sidecar) or claim)  # some of them may be forgotten by now
             self.meter.field_failure, wait_s = str(error), FIELDS_AGAIN_S
         self._fields_at = time.monotonic() + max(wait_s, FIELDS_SHARE * (time.monotonic() - begun))
 

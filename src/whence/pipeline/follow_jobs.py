@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from whence.errors import UsageError
@@ -34,6 +34,18 @@ from whence.store.sidecar import Sidecar
 from whence.store.spill import Recipe
 from whence.store.topic_table import TopicTable
 
+FORGETFUL = {
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "1000",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.cleaner.periodicGC.interval": "5min",
+}
+"""Spark remembers a thousand of its jobs for a page that nobody opens, and a follower has some in each second.
+
+What it keeps for the tasks of a job goes when Java finds that nobody uses it any more. Let it look.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class FollowOptions(JobOptions):
@@ -54,7 +66,7 @@ def follow_indexes(
         )
     with ExitStack() as stack:
         disk.make_folder(sidecar)
-        stack.enter_context(locked(sidecar / "lock", sidecar))
+        lock = stack.enter_context(locked(sidecar / "lock", sidecar))
         known = known_sidecar(sidecar)
         with MessageStore(folder, options.shape, options.dialect) as store:
             shape, dialect, queue_file_size = made_like(store, options, known, None)
@@ -69,7 +81,8 @@ def follow_indexes(
             metrics = stack.enter_context(MetricsServer(options.metrics_port))
         try:
             has_fields = known is not None and bool(known.fields)
-            with open_session(options.spark, log_file=options.log_file, moves_rows=has_fields) as spark:
+            spark_settings = replace(options.spark, conf=FORGETFUL | dict(options.spark.conf))
+            with open_session(spark_settings, log_file=options.log_file, moves_rows=has_fields) as spark:
                 runner = Runner(spark)
 
                 def recipe() -> Recipe:
@@ -78,7 +91,7 @@ def follow_indexes(
                     return Recipe(settings.tags, batch_topics, groups=GROUP + 1, flush=not runner.is_local)
 
                 fields = _Fields(Evaluator(spark, runner), runner, log, sidecar, options, disk)
-                follow = Follow(spark, follower, folder / "commitlog", sidecar, recipe, disk, fields)
+                follow = Follow(spark, follower, folder / "commitlog", sidecar, recipe, disk, fields, lock.is_there)
                 stack.callback(follow.close)
                 if metrics is not None:
                     watcher = metrics.watched(follow.meter, watcher)

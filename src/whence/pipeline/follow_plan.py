@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from whence.errors import NotFoundError
 from whence.pipeline.plan import LogFilePlace, cut_log, stretch_size
 from whence.store.commit_log import CommitLog
 from whence.store.sidecar import Claim, Sidecar
@@ -70,14 +71,23 @@ class FollowPlan:
 
     def first(self) -> Ticket:
         """Before the first batch."""
-        self._log.refresh()
-        return Ticket(self.indexed_to() or 0)
+        try:
+            self._log.refresh()
+            return Ticket(self.indexed_to() or 0)
+        except NotFoundError:
+            return Ticket(0)
 
     def latest(self, start: Ticket, limit: int | None = None) -> Ticket:
         """How far a batch behind ``start`` goes; ``start`` itself if there is nothing to do.
 
         ``limit``: bytes. Whole files of the log are taken as long as they fit, one at least; then what the last has.
         """
+        try:
+            return self._latest(start, limit)
+        except NotFoundError:
+            return start  # a file went since it was looked for, or all of them with the disk that they are on
+
+    def _latest(self, start: Ticket, limit: int | None) -> Ticket:
         log = self._log
         log.refresh()
         if not log.bases:
@@ -85,15 +95,15 @@ class FollowPlan:
         begin = self.indexed_to()
         if begin is None:
             return replace(start, turn=start.turn + 1)
-        end = self._end(begin, limit)
+        end = self._end(start, begin, limit)
         if end <= begin:
             return replace(start, turn=start.turn + 1) if self._is_field_due() else start
         ticket = replace(start, offset=end)
         return ticket if ticket != start else replace(start, turn=start.turn + 1)
 
-    def _end(self, begin: int, limit: int | None) -> int:
+    def _end(self, start: Ticket, begin: int, limit: int | None) -> int:
         if self.target is not None and (limit is None or self.target - begin <= limit):
-            return self.target
+            return self.target if start.offset < self.target else min(self.target, self._log.end_offset(begin))
         log, last_base = self._log, self._log.last_written_base()
         end = begin
         for base in log.bases:
@@ -130,11 +140,20 @@ class FollowPlan:
             time.sleep(min(poll_s, deadline - now))
 
     def log_end(self) -> int:
-        """Where the log ends now."""
-        return self._log.end_offset()
+        """Where the log ends now; 0 if it is not there."""
+        try:
+            return self._log.end_offset()
+        except NotFoundError:
+            return 0
 
     def stretches(self, ticket: Ticket, slots: int) -> list[Stretch]:
         """What a batch scans. None if nothing is left to do, or the log is not the one that is indexed."""
+        try:
+            return self._stretches(ticket, slots)
+        except NotFoundError:
+            return []  # as in latest()
+
+    def _stretches(self, ticket: Ticket, slots: int) -> list[Stretch]:
         log = self._log
         log.refresh()
         begin, end = self.indexed_to(), ticket.offset
@@ -150,4 +169,4 @@ class FollowPlan:
 
 def is_current(claim: Sidecar, log: CommitLog) -> bool:
     """Whether what is indexed can be gone on with: the log is still the one that it was, and nothing is lost."""
-    return claim.indexed_to >= log.begin_offset and claim.is_of(log)
+    return claim.indexed_to >= log.begin_offset and claim.is_of(log) and not claim.lacks_file(log)

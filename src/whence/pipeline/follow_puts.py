@@ -15,12 +15,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from whence.errors import StoreError
+from whence.errors import NotFoundError, StoreError
 from whence.pipeline.follow_state import FollowMeter, stored_ms
 from whence.store.commit_log import CommitLog
 from whence.store.follower import Follower
@@ -31,9 +31,19 @@ PUBLISHED_SIZE = 1 << 30  # bytes of log: so much is not kept from readers until
 
 
 class Puts:
-    """Puts and publishes, or has ended. One thread at a time puts; any may end it. ``log`` is a reader of its own."""
+    """Puts and publishes, or has ended. One thread at a time puts; any may end it.
 
-    def __init__(self, follower: Follower, log: CommitLog, meter: FollowMeter) -> None:
+    ``log`` is a reader of its own. ``is_locked``: whether nobody else can hold the lock of what is written to.
+    """
+
+    def __init__(
+        self,
+        follower: Follower,
+        log: CommitLog,
+        meter: FollowMeter,
+        is_locked: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._is_locked = is_locked
         self._follower = follower
         self._log = log
         self._meter = meter
@@ -125,10 +135,13 @@ class Puts:
 
     def _put(self, work: Path, spilled: Spilled) -> bool:
         """Put a spill; False if something was cut since its batch was planned, or all has ended."""
-        if not self._waiting:
-            self._log.refresh()
-            self._oldest_ms = stored_ms(self._log, self._put_to)
-        spilled = self._up_to_log_end(spilled)
+        try:
+            if not self._waiting:
+                self._log.refresh()
+                self._oldest_ms = stored_ms(self._log, self._put_to)
+            spilled = self._up_to_log_end(spilled)
+        except NotFoundError:
+            return False  # the log's folder went, as with a disk
         with self._lock:
             if not self._is_as_put():
                 return False
@@ -162,7 +175,9 @@ class Puts:
                 return
             self._follower.publish(taken[-1].end_offset, [hole for each in taken for hole in each.holes])
             self._put_to = self._follower.end_offset
-        latency_s = None if self._oldest_ms is None else time.time() - self._oldest_ms / 1000
+        latency_s = None
+        if self._oldest_ms is not None and self._oldest_ms >= self._meter.started_ms:
+            latency_s = time.time() - self._oldest_ms / 1000
         now = time.monotonic()
         self._meter.count(taken, now - self._begun, latency_s)
         self._begun = now
@@ -173,6 +188,11 @@ class Puts:
 
     def _check(self) -> bool:
         """Whether the log is there."""
+        if not self._is_locked():
+            raise StoreError(
+                f"{self._follower.folder}: was removed or replaced while it was written to; start again, and what is "
+                "missing is made anew"
+            )
         indexed_to = self._follower.claim.indexed_to
         is_there = self._follower.check()
         if self._follower.claim.indexed_to < indexed_to:

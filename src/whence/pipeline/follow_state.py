@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from whence.errors import FormatError, StoreError
+from whence.errors import FormatError, NotFoundError, StoreError
 from whence.store.commit_log import CommitLog
 from whence.store.log_scan import LogScan
 from whence.store.sidecar import Sidecar
@@ -37,7 +37,8 @@ class FollowState:
     cuts: int = 0  # how often the log was cut, or was another one, and the index was cut with it
     messages_per_s: float = 0.0
     bytes_per_s: float = 0.0
-    latency_s: float | None = None  # from when the last batch's oldest message was stored until it could be found
+    latency_s: float | None = None
+    """From when the last batch's oldest message was stored until it could be found; none if it was there before."""
     batch_s: float | None = None  # how long that batch took
     fields_to_offset: int | None = None  # up to where all fields are indexed, where there are some
     field_failure: str | None = None  # why fields are not followed, until the next time that is tried
@@ -60,6 +61,7 @@ class FollowMeter:
     """
 
     def __init__(self, log: CommitLog) -> None:
+        self.started_ms = time.time() * 1000
         self._log = log
         log.use_kernel()
         self._lock = threading.Lock()
@@ -111,15 +113,11 @@ class FollowMeter:
         at, messages, size = self._rates[0]
         elapsed_s = max(now - at, 0.001)
         self._rates.append((now, done.messages, done.bytes_read))
-        begin, end = self._ahead(claim)
-        lag_bytes = sum(to - at for at, to in self._log.pieces(begin, end))
+        done = replace(done, log_end_offset=claim.indexed_to, indexed_to_offset=claim.indexed_to)
+        with suppress(NotFoundError):  # its disk is not there, or a file went just now: nothing is known to lag
+            done = self._with_lag(done, claim)
         return replace(
             done,
-            log_end_offset=end,
-            indexed_to_offset=claim.indexed_to,
-            lag_bytes=lag_bytes,
-            lag_messages=self._lag_messages(begin, end, lag_bytes, done),
-            lag_s=self._lag_s(begin) if lag_bytes else 0.0,
             messages_per_s=(done.messages - messages) / elapsed_s,
             bytes_per_s=(done.bytes_read - size) / elapsed_s,
             fields_to_offset=min((field.indexed_to for field in claim.fields.values()), default=None),
@@ -128,12 +126,23 @@ class FollowMeter:
             is_ended=is_ended,
         )
 
+    def _with_lag(self, done: FollowState, claim: Sidecar) -> FollowState:
+        begin, end = self._ahead(claim)
+        lag_bytes = sum(to - at for at, to in self._log.pieces(begin, end))
+        return replace(
+            done,
+            log_end_offset=end,
+            lag_bytes=lag_bytes,
+            lag_messages=self._lag_messages(begin, end, lag_bytes, done),
+            lag_s=self._lag_s(begin) if lag_bytes else 0.0,
+        )
+
     def _ahead(self, claim: Sidecar) -> tuple[int, int]:
         """From where to where the log is not indexed."""
         log = self._log
         log.refresh()
         if not log.bases:
-            return claim.indexed_to, claim.indexed_to
+            raise NotFoundError("the log has no file")
         if not claim.indexed or not claim.is_of(log):
             return log.begin_offset, log.end_offset()
         begin = max(claim.indexed_to, log.begin_offset)

@@ -181,14 +181,14 @@ def settled(folder: Path, log: CommitLog, sidecar: Path, known: Sidecar, disk: D
 
 
 @contextmanager
-def locked(path: Path, folder: Path) -> Iterator[None]:
+def locked(path: Path, folder: Path) -> Iterator[StoreLock]:
     """Hold the lock of a folder that is written to."""
     try:
         lock = StoreLock(path)
     except LockedError as error:
         raise LockedError(f"{folder}: somebody is writing there; {error}") from None
     with lock:
-        yield
+        yield lock
 
 
 def known_sidecar(sidecar: Path) -> Sidecar | None:
@@ -246,7 +246,8 @@ def made_like(
 
 def _shown_shape(store: MessageStore) -> Shape:
     """The shape of the newest index file of a store that shows it."""
-    store.cover()
+    if store.index.files:  # else there is no need to look for the end of the log, which takes a scan of it
+        store.cover()
     return next((file.shape for file in reversed(store.index.files) if file.shape), DEFAULT_SHAPE)
 
 

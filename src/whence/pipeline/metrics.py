@@ -22,6 +22,8 @@ GAUGES = {
     "lag_seconds": "Age of the oldest message that is not indexed yet.",
     "messages_per_second": "Messages indexed, over the last ten seconds.",
     "bytes_per_second": "Bytes of log read, over the last ten seconds.",
+    "fields_to_offset": "Up to where all fields are indexed; only where there are some.",
+    "fields_failing": "1 while fields are not followed, for an expression failed on a message; else 0.",
 }
 COUNTERS = {
     "batches_total": "Batches published.",
@@ -86,6 +88,8 @@ class MetricsServer:
             "lag_seconds": state.lag_s,
             "messages_per_second": state.messages_per_s,
             "bytes_per_second": state.bytes_per_s,
+            "fields_to_offset": state.fields_to_offset,
+            "fields_failing": int(state.field_failure is not None),
             "batches_total": state.batches,
             "messages_total": state.messages,
             "items_total": state.items,
@@ -95,8 +99,10 @@ class MetricsServer:
         }
         for kind, known in (("gauge", GAUGES), ("counter", COUNTERS)):
             for name, words in known.items():
-                yield from _head(name, kind, words)
-                yield f"whence_follow_{name} {round(values[name], 3)}"
+                value = values[name]
+                if value is not None:
+                    yield from _head(name, kind, words)
+                    yield f"whence_follow_{name} {round(value, 3)}"
         counts, total_s = ([0], 0.0) if self._meter is None else self._meter.latencies()
         yield from _head(
             LATENCY, "histogram", "From when the oldest message of a batch was stored until it was indexed."

@@ -17,6 +17,8 @@ from whence.store.spill import Spilled, Stretch
 
 STRETCH_SIZE_MIN = 64 * 1048576  # bytes: below that a task takes longer to start than to run
 STRETCHES_A_SLOT = 4  # so that all slots end at about the same time
+TURN_SIZE = 256 * 1048576  # bytes: between two tasks of a slot lie 10 ms, which a short log has no use for
+GROUPS_MAX = 1024
 TRIES_APART = 3  # after so many rounds the rest of a file is scanned in one piece
 
 
@@ -34,8 +36,19 @@ def stretch_size(log_size: int, slots: int, jobs: int | None) -> int:
     if jobs is not None:
         size = -(-log_size // jobs)
     else:
-        size = max(-(-log_size // (slots * STRETCHES_A_SLOT)), STRETCH_SIZE_MIN)
+        size = max(-(-log_size // (slots * _turns(log_size, slots))), STRETCH_SIZE_MIN)
     return max(-(-size // BLOCK_SIZE), 1) * BLOCK_SIZE
+
+
+def group_count(log_size: int, slots: int, jobs: int | None) -> int:
+    """Into how many groups queues are parted, each for a task of pass two; two for a slot, where that is worth it."""
+    turns = STRETCHES_A_SLOT if jobs is not None else _turns(log_size, slots)
+    return max(min((jobs or slots) * max(turns // 2, 1), GROUPS_MAX), 1)
+
+
+def _turns(log_size: int, slots: int) -> int:
+    """How many stretches each slot scans, one after the other."""
+    return min(max(log_size // (slots * TURN_SIZE), 1), STRETCHES_A_SLOT)
 
 
 def cut_log(files: Sequence[LogFilePlace], from_offset: int, size: int) -> list[Stretch]:

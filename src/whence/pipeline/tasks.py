@@ -315,8 +315,14 @@ def sha256_of(path: Path) -> str:
 
 
 def _note(key: str, work: Path, made: Made, disk: Disk) -> Made:
-    """Leave word of what was made: a build that begins anew takes it."""
-    disk.replace(work / f"{own_name(key)}.made", json.dumps(asdict(made)).encode())
+    """Leave word of what was made: a build that begins anew takes it.
+
+    It is not flushed, for that would take as long as a small task: what a power failure leaves of it is whole or no
+    JSON, and then its task is run again.
+    """
+    with disk.create(work / f"{own_name(key)}.new", 0, reserve=False) as note:
+        note.write(json.dumps(asdict(made)).encode(), 0)
+    disk.rename(note.path, note.path.with_suffix(".made"))
     return made
 
 

@@ -29,7 +29,7 @@ from whence.files.folder import digit_names, files_in, folders_in, is_file, is_f
 from whence.files.lock import StoreLock
 from whence.files.names import is_digits, offset_name
 from whence.formats.time_blocks import TIME_BLOCK
-from whence.pipeline.build import GROUPS_A_SLOT, GROUPS_MAX, QUEUE_FOLDERS, TIMES_A_TASK
+from whence.pipeline.build import QUEUE_FOLDERS, TIMES_A_TASK
 from whence.pipeline.check_tasks import (
     CheckedQueue,
     IndexCheckTask,
@@ -42,6 +42,7 @@ from whence.pipeline.check_tasks import (
 from whence.pipeline.field_verify import FieldVerify, VerifiedField
 from whence.pipeline.fields import FieldEvaluator
 from whence.pipeline.index_parts import IndexPart, plan_parts, read_ends, shapes_of
+from whence.pipeline.plan import group_count
 from whence.pipeline.scanning import SpilledLog, cut_stretches, scan_stretches
 from whence.pipeline.task_runner import CountedRunner, TaskRunner
 from whence.pipeline.tasks import TAKEN
@@ -55,7 +56,7 @@ from whence.store.message_store import Dialect, read_checkpoint
 from whence.store.queue_files import queues_size
 from whence.store.sidecar import NAME as SIDECAR_NAME
 from whence.store.sidecar import Sidecar, indexed_stretches
-from whence.store.spill import Recipe, Spilled, group_of, spilled_times
+from whence.store.spill import Recipe, Spilled, Stretch, group_of, spilled_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,7 +204,9 @@ class Verify:
         self._runner = CountedRunner(runner)
         self._work = work
         self._disk = disk
-        self._groups = max(min(GROUPS_A_SLOT * (settings.jobs or runner.slots), GROUPS_MAX), 1)
+        self._stretches = self._cut()
+        size = sum(stretch.size for stretch in self._stretches)
+        self._groups = group_count(size, runner.slots, settings.jobs)
 
     def run(self) -> Verified:
         """Scan, check, and tell."""
@@ -241,10 +244,12 @@ class Verify:
             flush=not self._runner.is_local,
             marks=not is_exact,
         )
+        return scan_stretches(self._stretches, recipe, self._work, self._runner)
+
+    def _cut(self) -> list[Stretch]:
         claim, log = self._place.claim, self._log
         boundary = 0 if claim is None else claim.indexed_to
-        stretches = cut_stretches(log, log.begin_offset, self._runner.slots, settings.jobs, boundary)
-        return scan_stretches(stretches, recipe, self._work, self._runner)
+        return cut_stretches(log, log.begin_offset, self._runner.slots, self._settings.jobs, boundary)
 
     # -- the index -------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from whence.errors import TruncatedError
 from whence.files.disk import Disk
 from whence.files.mapped_file import MappedFile
 from whence.formats.field_values import VALUE_HASH_SIZE
-from whence.store.spill import NOWHERE, Appended, ItemsWriter, Spilled, Stretch, check_room, machine_id
+from whence.store.spill import NOWHERE, Appended, ItemsWriter, Spilled, Stretch, check_room, machine_id, narrow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,14 +85,12 @@ class FieldSpill:
             counts = told
         base_ms = int(times[0])
         positions = (offsets - self._stretch.base).astype(np.uint32)
-        self._items.append(hashes, positions, times - base_ms, counts.astype(np.uint16), base_ms)
+        self._items.append(hashes, positions, narrow(times - base_ms), counts.astype(np.uint16), base_ms)
 
     def finish(self) -> Spilled:
         """Write what waits, and tell what was taken."""
-        self._items.finish()
-        if self._flush:
-            self._items.flush()
-            self._values.flush()
+        self._items.finish(flush=self._flush)
+        self._values.finish(flush=self._flush)
         return Spilled(
             name=self._name,
             begin_offset=self._stretch.from_offset,

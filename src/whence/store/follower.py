@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from whence.errors import StoreError
+from whence.errors import NotFoundError, StoreError
 from whence.files.disk import Disk
-from whence.files.folder import files_in, is_folder
+from whence.files.folder import files_in, is_file, is_folder
 from whence.files.names import is_digits
 from whence.formats.rocketmq.index_file import FIRST_ITEM, NO_HEADER
-from whence.formats.time_blocks import TIME_BLOCK, encode_time_blocks
+from whence.formats.time_blocks import TIME_BLOCK
 from whence.store.commit_log import CommitLog
+from whence.store.field_claim import FOLDER
 from whence.store.growing_times import GrowingTimes
 from whence.store.index_builder import BuiltFile, IndexBuilder
 from whence.store.index_file import Shape
@@ -41,6 +42,7 @@ from whence.store.old_files import old_index_files, old_queue_files
 from whence.store.queue_builder import QueueBuilder
 from whence.store.queue_files import cut_queue, queue_folders
 from whence.store.sidecar import (
+    NAME,
     UNKNOWN_SIZE,
     Mark,
     Sidecar,
@@ -107,6 +109,11 @@ class Follower:
     # -- what is there ---------------------------------------------------------------------------------------
 
     @property
+    def folder(self) -> Path:
+        """The sidecar."""
+        return self._folder
+
+    @property
     def claim(self) -> Sidecar:
         """What ``sidecar.json`` says."""
         return self._claim
@@ -121,10 +128,14 @@ class Follower:
 
         So it is at the start, too, whatever was killed. False while the log has no file: its disk may not be there.
         """
-        self._log.refresh()
+        try:
+            self._log.refresh()
+            is_right = self._is_settled and self._is_current()
+        except NotFoundError:
+            return False  # its folder is not there, or a file went since it was looked for
         if not self._log.bases:
             return False
-        if not self._is_settled or not self._is_current():
+        if not is_right:
             self._let_go()
             self._settle()
         if self._log.begin_offset != self._expired_to:
@@ -132,7 +143,15 @@ class Follower:
         return True
 
     def _is_current(self) -> bool:
-        return self._end >= self._log.begin_offset and self._claim.is_of(self._log)
+        claim, begin_offset = self._claim, self._log.begin_offset
+        if not claim.indexed and begin_offset != self._expired_to:
+            return False  # what is put, and not published, begins elsewhere
+        return (
+            self._end >= begin_offset
+            and claim.is_of(self._log)
+            and not claim.lacks_file(self._log)
+            and is_file(self._folder / NAME)
+        )
 
     def _nothing(self) -> Sidecar:
         settings = self._settings
@@ -161,6 +180,8 @@ class Follower:
             claim = claim.cut_to_mark(self._log)
         if claim is None or not max(self._log.begin_offset, claim.last_record_offset + 1) <= claim.indexed_to:
             return None
+        if claim.lacks_file(self._log):
+            return None
         return claim
 
     def _clear(self) -> None:
@@ -185,15 +206,22 @@ class Follower:
         """Let go of what leads only to messages that have expired, as a broker does of its own."""
         index_files, _ = old_index_files(self._folder, begin_offset)
         queue_files, _ = old_queue_files(self._folder, begin_offset)
-        gone = {file.path.name for file in index_files}
-        if gone:
-            self._names = [name for name in self._names if name not in gone]
-            self._claim = replace(self._claim, index_names=tuple(self._names))
+        gone = [file.path for file in (*queue_files, *index_files)]
+        names = {file.path.name for file in index_files}
+        self._names = [name for name in self._names if name not in names]
+        claim = replace(self._claim, index_names=tuple(self._names))
+        for field_name, field in claim.fields.items():
+            root = self._folder / FOLDER / field_name
+            names = {file.path.name for file in old_index_files(root, begin_offset)[0]}
+            gone += [root / kind / name for name in names for kind in ("index", "values")]
+            left = replace(field, index_names=tuple(name for name in field.index_names if name not in names))
+            claim = replace(claim, fields=claim.fields | {field_name: left})
+        if claim != self._claim:
+            self._claim = claim
             self._claim.write(self._folder, self._disk)
-        for file in (*queue_files, *index_files):
-            self._disk.remove(file.path)
-        for folder in {file.path.parent for file in (*queue_files, *index_files)}:
-            self._disk.flush_folder(folder)
+        for path in gone:
+            self._disk.remove(path)
+        self._disk.flush_folders({path.parent for path in gone})
         self._times.remove_before(begin_offset, self._log.file_size)
         self._expired_to = begin_offset
 
@@ -334,10 +362,9 @@ class Follower:
         self._index.ask_for_file()
 
     def _put_times(self, batch: Batch, first: int) -> None:
-        messages = batch.messages[first:]
-        positions = messages["physical_offset"] - batch.base_offset
-        times = np.ascontiguousarray(messages["store_timestamp_ms"])
-        self._times.put(batch.base_offset, encode_time_blocks(positions, times))
+        from whence.kernels.time_blocks import encode_time_blocks
+
+        self._times.put(batch.base_offset, encode_time_blocks(batch.messages[first:], batch.base_offset))
 
     # -- publishing ------------------------------------------------------------------------------------------
 

@@ -305,6 +305,9 @@ class MessageStore:
         """Which version wrote the index: as asked, else what the newest file shows, else 5.5."""
         if self.asked_dialect is not None:
             return self.asked_dialect
+        self.index.refresh()
+        if not self.index.files:
+            return Dialect.V5_5  # without a look for the end of the log, which may take a scan of it
         for segment in reversed(self.cover().segments):
             if segment.file is not None:
                 try:

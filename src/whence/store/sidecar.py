@@ -57,6 +57,7 @@ from whence.store.field_claim import (
 )
 from whence.store.index_file import IndexFile, Shape
 from whence.store.message_store import Dialect
+from whence.store.scan import Reason
 
 NAME = "sidecar.json"
 VERSION = 1
@@ -118,6 +119,14 @@ class Sidecar:
             if not is_same_record(log, *mark):
                 return count
         return len(marks)
+
+    def lacks_file(self, log: CommitLog) -> bool:
+        """Whether a file came into the log late: behind it the log was indexed before it was there."""
+        size = log.file_size
+        if len(self.indexed) == 1 and self.indexed[0][0] < log.begin_offset + size:
+            return False  # this is asked some ten times a second, and a log has thousands of files
+        late = [base for base in log.bases if base < self.indexed_to and not meets(base, base + size, self.indexed)]
+        return any(log.file_of(base).what_is_at(0).reason is Reason.END for base in late)  # else all of it is damaged
 
     def cut_to_mark(self, log: CommitLog) -> Sidecar | None:
         """What is true of a log that was cut, and maybe written anew behind that: as much as its marks tell.
@@ -206,6 +215,11 @@ def indexed_stretches(
             stretches.append((begin, min(hole_begin, end)))
         begin = max(begin, hole_end)
     return [*stretches, (begin, end)] if begin < end else stretches
+
+
+def meets(from_offset: int, to_offset: int, stretches: Sequence[tuple[int, int]]) -> bool:
+    """Whether something of ``[from_offset, to_offset)`` is in one of the stretches."""
+    return any(begin < to_offset and from_offset < end for begin, end in stretches)
 
 
 def join_indexed(before: Sequence[tuple[int, int]], behind: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

@@ -37,10 +37,10 @@ from whence.files.disk import Disk, DiskFile
 from whence.files.mapped_file import MappedFile, read_whole
 from whence.formats.rocketmq.consume_queue import BATCH_ENTRY
 from whence.formats.rocketmq.sys_flag import TRANSACTION_MASK, Transaction
-from whence.formats.time_blocks import BLOCK_SIZE, TIME_BLOCK, encode_time_blocks, join_time_blocks
+from whence.formats.time_blocks import BLOCK_SIZE, TIME_BLOCK, join_time_blocks
 from whence.store.damage import Damage, DamageKind
 from whence.store.log_file import LogFile, PlainBudget
-from whence.store.log_scan import Batch, FileScan, scan_rows
+from whence.store.log_scan import ITEM_ROWS, Batch, FileScan, scan_rows
 from whence.store.queue_numbers import QueueNumbers
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ RUN_HEAD = struct.Struct("=BBBxHxxiqq")
 ROWS_MAX = 1 << 19  # of queues, that are held until they are sorted and written: 30 MB with their copy
 ROWS_MIN = 1 << 16  # few queues have long runs soon, and what is sorted soon is still in the processor's cache
 ROWS_OF_QUEUE = 1 << 12  # a run is about so long
+PIECE_SIZE = 256 * 1024  # bytes that are written at once
 FREE_MIN = 16 * 1048576  # bytes: below that a disk counts as full before it is
 DAMAGE_MAX = 1000  # that one stretch tells one by one
 SPILLED_SIZE_MAX = 16 * 1048576
@@ -226,6 +227,7 @@ class Spill:
         self._folder = folder
         self._base_offset = base_offset
         self._items = ItemsWriter(folder, name, base_offset, disk)
+        self._packed = [np.empty(ITEM_ROWS, kind) for kind in ("i4", "u4", "i8", "i4", "u2")]
         self._queues, self._times = (
             Appended(disk.create(folder / f"{name}.{kind}", 0, reserve=False)) for kind in ("queues", "times")
         )
@@ -240,6 +242,7 @@ class Spill:
     def put(self, batch: Batch) -> None:
         """Take from scanned messages what is needed."""
         from whence.kernels.checks import OPTIONAL
+        from whence.kernels.time_blocks import encode_time_blocks
 
         check_room(self._folder)
         if self._recipe.marks:
@@ -249,8 +252,7 @@ class Spill:
         self.item_count += len(batch.items)
         self.last_offset, self.last_head = batch.last_record
         self.ends_bare = not len(batch.items) or int(batch.items["message"][-1]) != len(batch.messages) - 1
-        positions = batch.messages["physical_offset"] - batch.base_offset
-        self._put_times(encode_time_blocks(positions, np.ascontiguousarray(batch.messages["store_timestamp_ms"])))
+        self._put_times(encode_time_blocks(batch.messages, batch.base_offset))
         self._put_queues(*self._numbers.number(batch.data, batch.base_offset, batch.messages))
 
     def _put_items(self, items: NDArray[np.void]) -> None:
@@ -258,11 +260,11 @@ class Spill:
 
         if not len(items):
             return
-        hashes, positions = np.empty(len(items), np.int32), np.empty(len(items), np.uint32)
-        times, counts = np.empty(len(items), np.int64), np.empty(len(items), np.uint16)
+        hashes, positions, times, short_times, counts = self._packed
         base_ms = int(items["store_timestamp_ms"][0])
-        count = pack_items(items, self._base_offset, base_ms, hashes, positions, times, counts)
-        self._items.append(hashes, positions[:count], times[:count], counts[:count], base_ms)
+        count, is_wide = pack_items(items, self._base_offset, base_ms, *self._packed)
+        told = times if is_wide else short_times
+        self._items.append(hashes[: len(items)], positions[:count], told[:count], counts[:count], base_ms)
 
     def _put_times(self, blocks: NDArray[np.void]) -> None:
         joined = join_time_blocks(self._blocks, blocks)
@@ -341,13 +343,11 @@ class Spill:
         self._times.append(self._blocks)
         if self._row_count or self._batches:
             self._write_block()
-        self._items.finish()
         for parts in self._table:
             self._queues.append(parts)
         self._queues.append(_END.pack(len(self._table), self._recipe.groups, self._base_offset))
-        if self._recipe.flush:
-            for file in (self._items, self._queues, self._times):
-                file.flush()
+        for file in (self._items, self._queues, self._times):
+            file.finish(flush=self._recipe.flush)
 
     def __enter__(self) -> Self:
         return self
@@ -380,43 +380,55 @@ class ItemsWriter:
         self._base_offset = base_offset
         self._chunks: list[tuple[int, ...]] = []
         self.item_count = 0
-        self.flush = self._file.flush
         self.close = self._file.close
 
     def append(
         self,
         hashes: NDArray[np.int32],
         positions: NDArray[np.uint32],
-        times: NDArray[np.int64],
+        times: NDArray[np.int32] | NDArray[np.int64],
         counts: NDArray[np.uint16],
         base_ms: int,
     ) -> None:
         """Items in the order of the log: hashes; and of each message that has some its position, time and count."""
-        times = _narrow(times)
         self._chunks.append((self._file.size, self.item_count, len(hashes), len(counts), base_ms, times.itemsize))
         for column in (hashes, positions, times, counts):
             self._file.append(column)
         self.item_count += len(hashes)
 
-    def finish(self) -> None:
+    def finish(self, *, flush: bool) -> None:
         """Write the table that leads to the chunks."""
         self._file.append(np.array(self._chunks, CHUNK))
         self._file.append(_END.pack(len(self._chunks), 0, self._base_offset))
+        self._file.finish(flush=flush)
 
 
 class Appended:
-    """A file that is only ever appended to."""
+    """A file that is only ever appended to, in pieces of PIECE_SIZE: small ones take three times as long."""
 
     def __init__(self, file: DiskFile) -> None:
-        self._file = file
         self.size = 0
-        self.flush = file.flush
         self.close = file.close
+        self._file = file
+        self._piece = memoryview(bytearray(PIECE_SIZE))
 
     def append(self, data: NDArray[Any] | bytes) -> None:
         view = memoryview(data) if isinstance(data, bytes) else memoryview(data.view(np.uint8).data)
-        self._file.write(view, self.size)
-        self.size += len(view)
+        while len(view):
+            at = self.size % PIECE_SIZE
+            taken = min(PIECE_SIZE - at, len(view))
+            self._piece[at : at + taken] = view[:taken]
+            self.size += taken
+            if at + taken == PIECE_SIZE:
+                self._file.write(self._piece, self.size - PIECE_SIZE)
+            view = view[taken:]
+
+    def finish(self, *, flush: bool) -> None:
+        """Write the last piece, and let all last if it is to."""
+        at = self.size % PIECE_SIZE
+        self._file.write(self._piece[:at], self.size - at)
+        if flush:
+            self._file.flush()
 
 
 def group_of(topic: str, queue: int, groups: int) -> int:
@@ -609,7 +621,7 @@ def _rows(mapped: MappedFile, dtype: np.dtype[Any], at: int, count: int) -> NDAr
     return np.frombuffer(mapped.data, dtype, count, at)
 
 
-def _narrow(values: NDArray[np.int64]) -> NDArray[Any]:
+def narrow(values: NDArray[np.int64]) -> NDArray[Any]:
     """The same numbers in 32 bits, if they fit."""
     narrow = values.astype(np.int32)
     return narrow if (narrow == values).all() else values

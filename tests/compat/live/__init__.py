@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.compat.maven import classpath, java_tool
+from tests.compat.maven import QUICK, classpath, compiled, java_tool
 
 VERSION = "5.5.0"
 ARTIFACTS = tuple(
@@ -116,8 +116,8 @@ class LiveRocketMQ:
 
     def program(self, name: str, *arguments: str) -> list[str]:
         """The command that runs one of the Java programs beside this file."""
-        source = Path(__file__).parent / f"{name}.java"
-        return [*self._java("-Xmx256m"), str(source), self.address, *arguments]
+        class_path = compiled(Path(__file__).parent / f"{name}.java", self.jars)
+        return [*self._java("-Xmx256m", class_path=class_path), name, self.address, *arguments]
 
     def send(self, first: int, count: int, pause_ms: int) -> Iterator[Sent]:
         """Send, and give each message as soon as it is acknowledged. Ends when all are sent or the broker is gone."""
@@ -159,10 +159,11 @@ class LiveRocketMQ:
         assert result.returncode == 0 and "Exception" not in result.stderr, result.stderr[-2000:]
         return "\n".join(line for line in result.stdout.splitlines() if "|-" not in line)
 
-    def _java(self, *options: str) -> list[str]:
+    def _java(self, *options: str, class_path: str = "") -> list[str]:
         # Logs go to the home folder, native libraries to the folder for temporary files.
         folders = [f"-Duser.home={self.folder}", f"-Djava.io.tmpdir={self.folder}"]
-        return [java_tool(), *options, *folders, "-cp", os.pathsep.join(map(str, self.jars))]
+        class_path = class_path or os.pathsep.join(map(str, self.jars))
+        return [java_tool(), *QUICK, *options, *folders, "-cp", class_path]
 
     def _start(self, main_class: str, conf: Path, *options: str) -> subprocess.Popen[bytes]:
         command = [*self._java(*options), main_class, "-c", str(conf)]

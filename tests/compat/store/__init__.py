@@ -10,8 +10,6 @@
 What a test forgets to stop is killed at the end of the ``with`` block.
 """
 
-import hashlib
-import os
 import subprocess
 import tempfile
 import zlib
@@ -21,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.compat.maven import classpath, java_tool
+from tests.compat.maven import QUICK, classpath, compiled, java_tool
 from tests.reference import PREPARED, ROLLBACK, TRANSACTION_BITS, Record
 
 VERSIONS = ("5.5.0", "4.9.5")
@@ -111,7 +109,7 @@ class StoreJudge:
         self.folder = folder
         self._home = tempfile.TemporaryDirectory(prefix="whence-judge-")
         self._log = Path(self._home.name) / "standard-error"
-        command = [java_tool(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8"]
+        command = [java_tool(), "-Xmx256m", *QUICK]
         command += [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENS]
         # Logs go to the home folder, native libraries to the folder for temporary files.
         command += [f"-Duser.home={self._home.name}", f"-Djava.io.tmpdir={self._home.name}"]
@@ -258,21 +256,9 @@ def check_looks(judge: StoreJudge, records: Sequence[Record]) -> None:
 
 
 def _compiled(version: str) -> str:
-    """The class path of that version with the judge, which is compiled once and kept beside the jars."""
+    """The class path of that version with the judge."""
     jars = classpath([f"org.apache.rocketmq:rocketmq-store:{version}"])
-    source = Path(__file__).parent / "StoreJudge.java"
-    classes = jars[0].parent.parent / f"classes-{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}"
-    class_path = os.pathsep.join(map(str, jars))
-    if not classes.exists():
-        aside = Path(tempfile.mkdtemp(dir=classes.parent))
-        subprocess.run(
-            [java_tool("javac"), "-nowarn", "-cp", class_path, "-d", aside, source], check=True, timeout=120
-        )
-        try:
-            aside.rename(classes)
-        except OSError:  # another process was faster
-            assert classes.exists()
-    return os.pathsep.join([str(classes), class_path])
+    return compiled(Path(__file__).parent / "StoreJudge.java", jars)
 
 
 def _hex(text: str) -> str:
