@@ -11,7 +11,8 @@ from tests.kernels.scan_twin import scan_by_kernel
 from tests.reference import Record, decode_java_utf8, decode_properties, encode_log_file
 from tests.strategies import log_files, property_blobs
 from whence.kernels import columns
-from whence.kernels.scan import ITEMS, ITEMS_MAX, SCANNED, Status, scan_records, scan_stretch
+from whence.kernels.picked import scan_records
+from whence.kernels.scan import ITEMS, ITEMS_MAX, SCANNED, Status, scan_stretch
 
 
 def scan(data: bytes, base_offset: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

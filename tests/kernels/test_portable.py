@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 PLAIN = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
-TESTS = ["test_hashing.py", "test_checksums.py", "test_scan.py", "test_records.py", "test_columns.py"]
+TESTS = [
+    f"test_{name}.py" for name in ("hashing", "checksums", "scan", "records", "columns", "candidates", "field_values")
+]
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.golden import ALL, CLEAN, DIRECT, RECOVERED, GoldenStore, few_fast
-from tests.kernels.scan_twin import Scan, assert_alike, scan_by_kernel
+from tests.kernels.scan_twin import Scan, assert_alike, judge, scan_by_kernel
 from tests.reference import (
     SCHEDULE_TOPIC,
     Record,
@@ -26,6 +26,7 @@ from tests.reference import (
 )
 from tests.strategies import log_files, property_blobs
 from whence.errors import UsageError
+from whence.kernels.picked import scan_records
 from whence.kernels.scan import ITEMS, ITEMS_MAX, SCANNED, Kind, Status, scan_stretch
 
 
@@ -426,6 +427,18 @@ def test_mutated_stretches_are_scanned_as_the_twin_does(golden: Callable[[str], 
     assert seen >= set(Status) - {Status.FULL, Status.BLANK}
 
 
+def test_a_record_alone_is_whole_if_a_scan_takes_it(golden: Callable[[str], GoldenStore]):
+    row = np.zeros(1, SCANNED)
+    taken = 0
+    for data, base_offset in mutations(golden, 3000, seed=20261118):
+        array = np.frombuffer(data, np.uint8)
+        is_whole = bool(data) and judge(data, base_offset, check_crc=True)[0] == Status.END
+        assert scan_records(array, base_offset, np.zeros(1, np.int64), row) == is_whole
+        assert scan_records(array, base_offset + 1, np.zeros(1, np.int64), row) == 0
+        taken += is_whole
+    assert 500 < taken < 2500
+
+
 @pytest.mark.long(part=1, count=200_000)
 def test_many_mutated_stretches_are_scanned_as_the_twin_does(golden: Callable[[str], GoldenStore], long_count: int):
     for number, (data, base_offset) in enumerate(mutations(golden, long_count, seed=1)):
@@ -435,6 +448,7 @@ def test_many_mutated_stretches_are_scanned_as_the_twin_does(golden: Callable[[s
 BETWEEN_GUARDS = """
 import ctypes, mmap, sys
 import numpy as np
+from whence.kernels.picked import scan_records
 from whence.kernels.scan import ITEMS, ITEMS_MAX, SCANNED, Status, scan_stretch
 
 PAGE = mmap.PAGESIZE
@@ -462,6 +476,8 @@ for size in sizes.tolist():
                 taken += result.message_count
                 if result.status != Status.FULL:
                     break
+        for position in (-1, 0, 1, size - 91, size - 8, size - 1, size, 2**40):
+            scan_records(stretch, base_offset, np.array([position]), messages)
     at += size
 print(taken)
 """

@@ -307,6 +307,7 @@ def test_a_damaged_header_leaves_its_part_unanswered(tmp_path):
     assert check_honest(made).complete
 
 
+@pytest.mark.slow
 def test_no_changed_byte_of_an_index_file_makes_a_wrong_hit(tmp_path):
     """What is missing because of it is for verify to find, as with any index file."""
     made = store_of(tmp_path, MESSAGES)

@@ -228,14 +228,16 @@ class TestQuestions:
             store.answer_many(["k7"], cursor="x")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", ["LOOKUPS", "KEYS_AT_ONCE"])
 @pytest.mark.parametrize("batch", [1, 7, 64])
-def test_batches_change_nothing(tmp_path, monkeypatch, batch):
+def test_batches_change_nothing(tmp_path, monkeypatch, batch, limit):
     """Neither those of keys, nor those of candidates, nor the pieces of a long list."""
     make_store(tmp_path, MESSAGES, indexed=31)
     keys = [f"k{number}" for number in range(70)] + ["every", "k3"]
     with whence.open(tmp_path) as store:
         whole = store.answer_many(keys)
-        monkeypatch.setattr(many, "LOOKUPS", batch)
+        monkeypatch.setattr(many, limit, batch)
         monkeypatch.setattr(many, "CHECKED", batch)
         in_batches = store.answer_many(keys)
         assert in_batches.table.equals(whole.table)
@@ -357,7 +359,9 @@ def test_any_messages_give_what_find_gives(data):
         made = make_store(
             Path(folder) / "store", records, slots=slots, items=items, indexed=indexed, file_size=131_072
         )
-        judge = Judge(made.records)
+        # Where the properties of the last record hold a zero byte, it may be half written, and is not of the log yet.
+        is_half = 0 in made.records[-1].properties_data
+        judge = Judge(made.records[:-1] if is_half else made.records)
         with whence.open(made.folder) as store:
             for question in ({}, {"scan": True}, {"topic": "TopicTest"}, {"since": T + 5, "until": T + 10}):
                 answer = same_as_find(store, asked, **question)

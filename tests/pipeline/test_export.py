@@ -27,6 +27,7 @@ from whence.files.lock import StoreLock
 from whence.formats.rocketmq.message import Message
 from whence.lookup.answer import as_json, message_to_dict
 from whence.lookup.asked_keys import read_keys
+from whence.lookup.field_search import FieldScan
 from whence.lookup.question import make_question
 from whence.pipeline import export_files
 from whence.pipeline.export import Exported, ExportOptions, Tools, export_with
@@ -57,7 +58,7 @@ def plain_tools() -> Iterator[Tools]:
     def never(*_: Any) -> Any:
         raise AssertionError("nothing is asked of Spark here")
 
-    yield Tools(OneByOne(), never)
+    yield Tools(OneByOne(), never, never)
 
 
 def export(store: Path, target: Path, *, tools: Any = plain_tools, **given: Any) -> Exported:
@@ -205,8 +206,16 @@ QUESTIONS: list[dict[str, Any]] = [
     {"id": "id-6"},
     {"id": "no such id"},
     {"topic": "orders", "queue": 0, "queue_offset": 2},
+    {"offset": 0},
+    {"offset": 1},
+    {"key": "k3", "tag": "b"},
+    {"id": "id-6", "topic": "no such topic"},
     {"scan": True, "key": "k1"},
     {"scan": True, "since": T + DAY},
+    {"scan": True, "id": "id-6"},
+    {"scan": True, "offset": 0},
+    {"scan": True, "topic": "orders", "queue": 0, "queue_offset": 2},
+    {"no_scan": True, "offset": 0},
 ]
 
 
@@ -221,12 +230,41 @@ def test_a_question_exports_what_find_finds(made, tmp_path, question, is_built):
         for path in sorted((tmp_path / "out").glob("*.jsonl"))
         for line in path.read_text().splitlines()
     ]
-    asked = question if question.keys() & {"key", "id", "queue_offset"} else {"since": -(2**62), **question}
+    asked = question if question.keys() & {"key", "id", "offset", "queue_offset"} else {"since": -(2**62), **question}
     with whence.open(made.folder) as opened:
         answer = opened.find(**asked, limit=None, oldest_first=True)
     assert lines == [message_to_dict(each, body=True) for each in answer]
     assert exported.receipt.complete
     assert exported.receipt.searched_to_offset == made.end_offset
+
+
+def test_a_field_that_trusts_no_index_exports_what_is_evaluated_and_meets_the_rest(made, tmp_path):
+    asked: list[tuple[Any, ...]] = []
+
+    def evaluate(store: Any, fields: Any, begin: int, end: int) -> FieldScan:
+        asked.append((fields, begin, end))
+        return FieldScan(made.offsets[:20], [])
+
+    @contextmanager
+    def tools() -> Iterator[Tools]:
+        yield Tools(OneByOne(), lambda *_: [], evaluate)
+
+    question = {"field": "n=1", "scan": True, "topic": "orders"}
+    exported = export(made.folder, tmp_path / "out", tools=tools, format="jsonl", **question)
+    paths = sorted((tmp_path / "out").glob("*.jsonl"))
+    there = [json.loads(line)["physical_offset"] for path in paths for line in path.read_text().splitlines()]
+    assert there == made.offsets[:20:4]
+    assert asked == [((("n", "1"),), 0, made.end_offset)]
+    assert (exported.receipt.verified_by, exported.receipt.index_source) == ("log", "none")
+    assert exported.receipt.complete and exported.bytes_read == made.end_offset
+
+
+def test_what_no_index_leads_to_is_not_exported_without_a_scan(made, tmp_path):
+    for question in ({}, {"topic": "orders"}, {"since": T}, {"tag": "a"}):
+        with pytest.raises(UsageError, match="no index answers this question"):
+            export(made.folder, tmp_path / "out", no_scan=True, **question)
+    assert not (tmp_path / "out").exists()
+    assert export(made.folder, tmp_path / "out", no_scan=True, keys=[b"k3"]).messages
 
 
 @pytest.mark.parametrize("is_built", [False, True])
@@ -337,7 +375,7 @@ class TestTheFolder:
 
         @contextmanager
         def dying() -> Iterator[Tools]:
-            yield Tools(Dying(), lambda *_: [])
+            yield Tools(Dying(), lambda *_: [], lambda *_: [])
 
         with pytest.raises(KeyboardInterrupt):
             export(made.folder, tmp_path / "out", tools=dying)
@@ -355,7 +393,7 @@ class TestTheFolder:
 
         @contextmanager
         def looking() -> Iterator[Tools]:
-            yield Tools(Looking(), lambda *_: [])
+            yield Tools(Looking(), lambda *_: [], lambda *_: [])
 
         export(made.folder, tmp_path / "out", tools=looking, rebuild=True)
         assert files_of(tmp_path / "out") != before

@@ -157,6 +157,7 @@ class TestABrokenIndexFile:
         assert answer.receipt.complete
 
 
+@pytest.mark.slow
 def test_a_log_that_grows_meanwhile_is_answered_up_to_where_it_was(tmp_path):
     class Growing(OneByOne):
         def map(self, name, task, inputs, *, size_of=None):

@@ -86,6 +86,7 @@ def in_order(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: row["physical_offset"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scan", ["false", "true"])
 @pytest.mark.parametrize("rows", ["message", "key"])
 def test_pushed_filters_give_what_they_mean(odd: MadeStore, small_parts, rows: str, scan: str):
@@ -312,7 +313,7 @@ import json, re, sys
 from pathlib import Path
 from pyspark.sql import datasource
 from tests.pipeline.source_rows import plan, rows_of
-from whence.kernels import scan
+from whence.kernels import picked, scan
 from whence.store import log_file, message_store, scan as plain
 
 folder, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
@@ -329,7 +330,7 @@ def counted(module, name, size_of):
 
 # All that looks at records: the kernel that scans, the one that reads at offsets, and plain Python.
 counted(scan, "scan_stretch", lambda result, data, base, position, end: result.next_position - position)
-counted(scan, "scan_records", lambda count, data, base, positions, rows: int(rows["size"][:count].sum()))
+counted(picked, "scan_records", lambda count, data, base, positions, rows: int(rows["size"][:count].sum()))
 for module in (log_file, plain):
     counted(module, "whole_record", lambda result, data, base, position: result[1] - position)
 
@@ -394,6 +395,7 @@ def touched(store: Path, filters: list[tuple[str, str, object]], **options: str)
 BELIEF = 4 * 131_072 + 40 * 32_100
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the system tells which pages were touched")
 def test_a_key_reads_index_pages_and_its_messages_only(large: MadeStore):
     log_size = large.end_offset
@@ -411,6 +413,7 @@ def test_a_key_reads_index_pages_and_its_messages_only(large: MadeStore):
     assert several["records"] - nothing["records"] < 6 * 32_100
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the system tells which pages were touched")
 def test_a_window_of_time_reads_its_stretch_only(large: MadeStore):
     window = [

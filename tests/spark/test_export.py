@@ -20,7 +20,7 @@ from tests.golden import GoldenStore
 from tests.spark.conftest import PYTHON_PATH
 from tests.spark.stores import foreign_store
 from whence.cli.commands import main
-from whence.door import export_store
+from whence.door import build_store, export_store
 from whence.errors import UsageError
 from whence.formats.rocketmq.message import Message
 from whence.lookup.answer import as_json, message_to_dict
@@ -46,7 +46,7 @@ def lines_of(target: Path) -> list[str]:
 
 
 WHERES: list[tuple[str, Callable[[Message], bool]]] = [
-    ("queue = 1", lambda message: message.queue == 1),
+    ("QUEUE = 1", lambda message: message.queue == 1),
     ("length(body) % 3 = 0", lambda message: len(message.body) % 3 == 0),
     ("physical_offset > 5000 and topic <> 'no'", lambda message: message.physical_offset > 5000),
     ("size(keys) > 1 or properties['UNIQ_KEY'] is null", lambda each: len(each.keys) > 1 or each.unique_id is None),
@@ -86,6 +86,53 @@ def test_where_that_is_no_answer_or_fails_is_told_in_a_line(spark, store, tmp_pa
             export_store(store, tmp_path / "out", where=sql)
         assert "\n" not in str(raised.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_fields_are_exported_from_their_index_and_without_one(spark, tmp_path):
+    store = foreign_store(tmp_path / "store", 300)
+    build_store(store, fields={"key": "keys", "place": "topic || ' ' || queue"})
+    messages = found(store)
+    key = next(message.keys[0] for message in reversed(messages) if message.keys)
+    place = f"{messages[-1].topic} {messages[-1].queue}"
+    questions: list[dict[str, Any]] = [
+        {"field": {"place": place}},
+        {"field": {"key": key, "place": place}, "since": messages[len(messages) // 2].store_time},
+        {"field": {"key": "none"}},
+    ]
+    wanted = []
+    with whence.open(store) as opened:
+        for question in questions:
+            answer = opened.find(**question, limit=None, oldest_first=True)
+            assert answer.receipt.complete
+            wanted.append([as_json(message_to_dict(each, body=True)) for each in answer])
+    assert wanted[0] and not wanted[2]
+    for number, question in enumerate(questions):
+        exported = export_store(store, tmp_path / f"index-{number}", format="jsonl", question=question)
+        assert lines_of(tmp_path / f"index-{number}") == wanted[number], question
+        assert (exported.receipt.complete, exported.receipt.verified_by) == (True, "value_hash")
+    for path in store.with_name("store.whence").glob("fields/*/values/*"):
+        path.write_bytes(bytes(path.stat().st_size))  # no index leads anywhere now
+    for number, question in enumerate(questions):
+        target = tmp_path / f"scan-{number}"
+        exported = export_store(store, target, format="jsonl", question={**question, "scan": True})
+        assert lines_of(target) == wanted[number], question
+        assert (exported.receipt.complete, exported.receipt.verified_by) == (True, "log")
+    where = export_store(
+        store, tmp_path / "where", format="jsonl", question={**questions[0], "scan": True}, where="queue < 0"
+    )
+    assert (where.messages, where.receipt.complete) == (0, True)
+
+
+def test_the_command_exports_a_field_without_its_index(spark, store, tmp_path, capsys):
+    build_store(store, fields={"place": "topic || ' ' || queue"})
+    message = found(store)[0]
+    wanted = [each for each in found(store) if (each.topic, each.queue) == (message.topic, message.queue)]
+    asked = ["--field", f"place={message.topic} {message.queue}", "--scan"]
+    assert main(["export", str(store), "-o", str(tmp_path / "out"), *asked, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["messages"] == len(wanted) and told["receipt"]["verified_by"] == "log"
+    assert main(["find", str(store), *asked, "--all", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["messages"]) == len(wanted)
 
 
 def test_spark_reads_what_was_exported(spark, store, tmp_path):

@@ -3,10 +3,13 @@
 import json
 
 import pyarrow as pa
+import pytest
 from pyarrow import parquet
 
 import whence
 from whence.cli.commands import main
+
+pytestmark = pytest.mark.slow
 
 
 def test_spark_gives_what_one_process_gives(spark, golden, tmp_path, capsys):

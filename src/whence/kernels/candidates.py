@@ -7,7 +7,7 @@ becomes a row.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,9 @@ from whence.kernels.columns import clean_text
 from whence.kernels.hashing import extend_hash_ascii
 from whence.kernels.intrinsics import LANES, address_of, copy_bytes, first_bit, is_equal, prefetch
 from whence.kernels.key_table import CLEAN_SIZE, NO_KEY, find_key
-from whence.kernels.properties import find_marks
-from whence.kernels.scan import ITEMS, ITEMS_MAX, SCANNED, Kind, scan_picked
+from whence.kernels.picked import ask_for_record, find_record
+from whence.kernels.properties import find_marks, find_texts
+from whence.kernels.scan import Kind
 
 ROW = np.dtype(
     [
@@ -35,25 +36,59 @@ ROW = np.dtype(
 )
 """One key and one message that bears it."""
 
+_CHECKED = np.dtype(
+    [
+        *((name, ROW[name]) for name in ROW.names or ()),
+        ("topic_at", np.int32),
+        ("topic_size", np.int32),
+        ("tags_at", np.int32),
+        ("tags_size", np.int32),
+    ]
+)
+"""A candidate whose record is whole: first what a row tells. Its topic is the number of one that was met here."""
+
 NOT_WHOLE, OTHER_KEY, BEARS = 0, 1, 2  # what a check found: no whole record; one without the key; one with it
+ANY = -(2**63)
+EVER = 2**63 - 1
 
 _KEY = int(Kind.KEY)
 _ROLLBACK = int(Transaction.ROLLBACK)
 _SPACE = ord(" ")
 _ROW_SIZE = ROW.itemsize
-_TARGETS_AHEAD = 16
-_AT_ONCE = 512  # candidates whose records are read, and then compared while they are in the cache
+_TAKEN_AHEAD = 16
+
+# The keys of candidates lie anywhere in memory. Before some records are checked, it is looked up where their keys
+# lie, and those are asked for: all the waits at once. Without this a check takes 3.8 times as long; with each key
+# asked for some turns ahead, 1.1 times (benchmarks/find_many.py).
+_AT_ONCE = 512
+_RECORDS_AHEAD = 8
+
+
+class Fit(NamedTuple):
+    """What the numbers in a message have to be, for a row to answer: of any queue if it is ANY."""
+
+    queue: int
+    since_ms: int
+    until_ms: int
+
+
+class Answering(NamedTuple):
+    """How many candidates answer; whether some had the topic, and whether its time or tag kept one from answering."""
+
+    rows: int
+    topic_seen: bool
+    is_outside: bool
+    is_filtered: bool
 
 
 class Checker:
     """Checks candidates, some thousand at a time; the arrays are used again."""
 
     def __init__(self, capacity: int) -> None:
-        self.rows = np.empty(capacity, SCANNED)
+        self._rows = np.empty(capacity, _CHECKED)
         self.found = np.empty(capacity, np.int8)
-        self.topics = np.empty(capacity, np.int32)
+        self._topics = np.empty(capacity, np.int32)
         self._table = np.zeros(1 << (2 * capacity - 1).bit_length(), np.int32)
-        self._items = np.empty(ITEMS_MAX, ITEMS)
         self._clean = np.empty(CLEAN_SIZE, np.uint8)
 
     def check(
@@ -65,41 +100,58 @@ class Checker:
         data: NDArray[np.uint8],
         starts: NDArray[np.int64],
         sizes: NDArray[np.int32],
-    ) -> int:
-        """Fill ``rows`` (SCANNED), ``found`` and ``topics`` for candidates in one log file, in order of offsets.
+    ) -> tuple[int, list[bytes]]:
+        """Look at the records of candidates in one log file, in order of offsets. The last three say what keys are.
 
-        ``topics[i]`` is the number of the first row that has the topic of row i. The last three say what the keys
-        are. How many records are not whole.
+        Fills ``found``. Tells how many records are not whole, and the topics of the others.
         """
-        count = len(offsets)
         self._table[:] = 0
-        return int(
-            _check(
-                file,
-                base_offset,
-                key_numbers,
-                offsets,
-                data,
-                starts,
-                sizes,
-                self.rows[:count],
-                self.found,
-                self.topics,
-                self._table,
-                self._items,
-                self._clean,
-            )
+        bad_count, topic_count = _check(
+            file,
+            base_offset,
+            key_numbers,
+            offsets,
+            data,
+            starts,
+            sizes,
+            self._rows,
+            self.found,
+            self._topics,
+            self._table,
+            self._clean,
         )
+        topics = []
+        for row in self._rows[self._topics[:topic_count]]:
+            at = int(row["physical_offset"]) - base_offset + int(row["topic_at"])
+            topics.append(file[at : at + int(row["topic_size"])].tobytes())
+        return bad_count, topics
 
     def have_tag(self, file: NDArray[np.uint8], base_offset: int, count: int, tag: str) -> NDArray[np.bool_]:
-        """Which of the first rows, where they are whole, have this tag."""
+        """Which of the first candidates, where their records are whole, have this tag."""
         result = np.zeros(count, np.bool_)
         try:
             wanted = np.frombuffer(tag.encode("utf-8"), np.uint8)
         except UnicodeEncodeError:
             return result  # half a character: no text of a log has one
-        _have_tag(file, base_offset, self.rows[:count], self.found, wanted, self._clean, result)
+        _have_tag(file, base_offset, self._rows[:count], self.found, wanted, self._clean, result)
         return result
+
+    def put(
+        self,
+        count: int,
+        topics: NDArray[np.int32],
+        are_fit: NDArray[np.bool_],
+        fit: Fit,
+        has_tag: NDArray[np.bool_],
+        store: int,
+        out: NDArray[np.void],
+    ) -> Answering:
+        """Fill ``out`` (ROW) with those of the first candidates that bear their keys and answer.
+
+        ``topics`` and ``are_fit`` have the number of each topic that :meth:`check` told, and whether it is asked;
+        ``has_tag`` is empty where no tag is.
+        """
+        return Answering(*_put_rows(self._rows[:count], self.found, topics, are_fit, *fit, has_tag, store, out))
 
 
 @kernel
@@ -134,40 +186,76 @@ def _check(
     found: Any,
     topics: Any,
     table: Any,
-    items: Any,
     clean: Any,
-) -> int:
-    log_at = address_of(file) - base_offset
+) -> tuple[int, int]:
+    """Fill ``rows`` and ``found``, and ``topics`` with the number of the first row of each topic that is met.
+
+    How many records are not whole, and how many topics there are.
+    """
+    file_at = address_of(file)
+    file_end = file_at + len(file)
     data_at = address_of(data)
     clean_at = address_of(clean)
-    bad_count = 0
-    begin = 0
-    while begin < len(offsets):
-        end = min(begin + _AT_ONCE, len(offsets))
-        positions = offsets[begin:end] - base_offset
-        whole_end = begin + scan_picked(file, base_offset, positions, rows[begin:end], items)
-        for i in range(begin, whole_end):
-            topics[i] = _topic_of(log_at, rows, i, table)
-            key_at = data_at + starts[key_numbers[i]]
-            is_borne = _bears(log_at + offsets[i], rows[i], key_at, sizes[key_numbers[i]], clean_at)
-            found[i] = BEARS if is_borne else OTHER_KEY
-        begin = whole_end
-        if begin < end:
-            topics[begin] = begin
-            found[begin] = NOT_WHOLE
+    bad_count = topic_count = 0
+    topic = 0  # that of the record before, which is mostly this one's
+    topic_at = topic_size = -1
+    keys_at, key_sizes = np.empty((2, _AT_ONCE), np.int64)
+    last = len(offsets) - 1
+    for i in range(len(offsets)):
+        if i % _AT_ONCE == 0:
+            _look_up_keys(key_numbers, i, starts, sizes, data_at, keys_at, key_sizes)
+        ask_for_record(file_at + offsets[min(i + _RECORDS_AHEAD, last)] - base_offset)
+        position = offsets[i] - base_offset
+        place = find_record(file_at, position, len(file), offsets[i])
+        if place.size == 0:
+            found[i] = NOT_WHOLE
             bad_count += 1
-            begin += 1
-    return bad_count
+            continue
+        record = file_at + position
+        texts = find_texts(record, place.properties_at, record + place.size, file_end)
+        row = rows[i]
+        if place.topic_size != topic_size or not is_equal(topic_at, place.topic_at, topic_size):
+            topic_at, topic_size = place.topic_at, place.topic_size
+            topic = _topic_of(file_at - base_offset, topic_at, topic_size, rows, topics, topic_count, table)
+            if topic == topic_count:
+                topics[topic] = i
+                topic_count += 1
+        row.key_number = key_numbers[i]
+        row.physical_offset = offsets[i]
+        row.store_timestamp_ms = place.store_timestamp_ms
+        row.queue_offset = place.queue_offset
+        row.size = place.size
+        row.queue = place.queue
+        row.topic = topic
+        row.topic_at = place.topic_at - record
+        row.topic_size = place.topic_size
+        row.tags_at = texts.tags_at - record
+        row.tags_size = texts.tags_size
+        found[i] = OTHER_KEY
+        if place.sys_flag & TRANSACTION_MASK != _ROLLBACK:  # the keys of a rollback do not count
+            keys_end = texts.keys_at + texts.keys_size
+            if _bears(texts.keys_at, keys_end, file_end, keys_at[i % _AT_ONCE], key_sizes[i % _AT_ONCE], clean_at):
+                found[i] = BEARS
+    return bad_count, topic_count
 
 
 @inlined
-def _bears(record: int, row: Any, key_at: int, key_size: int, clean: int) -> bool:
-    """Whether one of the record's keys is this one; those of a rollback do not count."""
-    if row.sys_flag & TRANSACTION_MASK == _ROLLBACK:
-        return False
-    at = record + row.keys_at
-    end = at + row.keys_size
-    data_end = record + row.size
+def _look_up_keys(
+    key_numbers: Any, first: int, starts: Any, sizes: Any, data_at: int, keys_at: Any, key_sizes: Any
+) -> None:
+    """Where the keys of the next candidates lie, and how long they are. The memory is asked for them."""
+    count = min(len(key_numbers) - first, _AT_ONCE)
+    for i in range(count):
+        number = key_numbers[first + i]
+        keys_at[i] = data_at + starts[number]
+        key_sizes[i] = sizes[number]
+    for i in range(count):
+        prefetch(keys_at[i])
+
+
+@inlined
+def _bears(at: int, end: int, data_end: int, key_at: int, key_size: int, clean: int) -> bool:
+    """Whether one of the words in a stretch is this key."""
     block = at - LANES
     marks = 0
     while at < end:
@@ -176,27 +264,27 @@ def _bears(record: int, row: Any, key_at: int, key_size: int, clean: int) -> boo
             marks = find_marks(_SPACE, block, end, data_end)
         mark = block + first_bit(marks)
         marks &= marks - 1
-        if mark > at:
-            if _is_text(at, mark - at, key_at, key_size, clean):
-                return True
+        if mark > at and _is_text(at, mark - at, key_at, key_size, clean):
+            return True
         at = mark + 1
     return False
 
 
 @inlined
-def _topic_of(log_at: int, rows: Any, number: int, table: Any) -> int:
-    """The number of the first row whose record has the same topic as this one."""
-    row = rows[number]
-    at = log_at + row.physical_offset + row.topic_at
-    place = row.topic_hash & len(table) - 1
+def _topic_of(log_at: int, at: int, size: int, rows: Any, topics: Any, topic_count: int, table: Any) -> int:
+    """The number of a topic among those that were met; ``topic_count`` if it is new, for which it is put into the
+    table.
+    """
+    h, _ = extend_hash_ascii(0, at, size)
+    place = h & len(table) - 1
     while table[place]:
-        other = rows[table[place] - 1]
-        other_at = log_at + other.physical_offset + other.topic_at
-        if other.topic_size == row.topic_size and is_equal(other_at, at, row.topic_size):
-            return table[place] - 1
+        topic = table[place] - 1
+        row = rows[topics[topic]]
+        if row.topic_size == size and is_equal(log_at + row.physical_offset + row.topic_at, at, size):
+            return topic
         place = (place + 1) & len(table) - 1
-    table[place] = number + 1
-    return number
+    table[place] = topic_count + 1
+    return topic_count
 
 
 @kernel
@@ -234,51 +322,78 @@ def find_in_items(
 
 
 @kernel
-def put_rows(key_numbers: Any, scanned: Any, topics: Any, store: int, is_fit: Any, rows: Any) -> int:
-    """Fill ``rows`` (ROW) with the candidates that fit; how many."""
+def _put_rows(
+    checked: Any,
+    found: Any,
+    topics: Any,
+    are_fit: Any,
+    queue: int,
+    since_ms: int,
+    until_ms: int,
+    has_tag: Any,
+    store: int,
+    rows: Any,
+) -> tuple[int, bool, bool, bool]:
     count = 0
-    for i in range(len(is_fit)):
-        if is_fit[i]:
-            row = rows[count]
-            row.key_number = key_numbers[i]
-            row.physical_offset = scanned[i].physical_offset
-            row.store_timestamp_ms = scanned[i].store_timestamp_ms
-            row.queue_offset = scanned[i].queue_offset
-            row.size = scanned[i].size
-            row.queue = scanned[i].queue
-            row.topic = topics[i]
-            row.store = store
-            count += 1
-    return count
+    topic_seen = is_outside = is_filtered = False
+    for i in range(len(checked)):
+        one = checked[i]
+        if found[i] != BEARS or not are_fit[one.topic]:
+            continue
+        topic_seen = True
+        if queue != ANY and one.queue != queue:
+            continue
+        if not since_ms <= one.store_timestamp_ms <= until_ms:
+            is_outside = True
+            continue
+        if len(has_tag) > 0 and not has_tag[i]:
+            is_filtered = True
+            continue
+        row = rows[count]
+        row.key_number = one.key_number
+        row.physical_offset = one.physical_offset
+        row.store_timestamp_ms = one.store_timestamp_ms
+        row.queue_offset = one.queue_offset
+        row.size = one.size
+        row.queue = one.queue
+        row.topic = topics[one.topic]
+        row.store = store
+        count += 1
+    return count, topic_seen, is_outside, is_filtered
 
 
 @kernel
-def order_by_key(rows: Any, first_key: int, places: Any, ordered: Any) -> int:
-    """Put rows that come by offset into ``ordered``: by key, those of a key from the last to the first, each once.
+def order_by_key(rows: Any, first_key: int, oldest_first: bool, places: Any, order: Any) -> int:
+    """Fill ``order`` with the numbers of rows that come by offset: by key, those of a key newest first, or oldest.
 
     ``places`` has a zero for each key and one more. How many there are: a message that bears a key twice, or whose
-    key hashes alike in two topics, came more than once.
+    key hashes alike in two topics, came more than once, and counts once.
     """
     for row in rows:
         places[row.key_number - first_key + 1] += 1
     for i in range(1, len(places)):
         places[i] += places[i - 1]
-    targets = np.empty(len(rows), np.int64)
-    for i in range(len(rows) - 1, -1, -1):
-        number = rows[i].key_number - first_key
-        targets[i] = address_of(ordered) + places[number] * _ROW_SIZE
-        places[number] += 1
-    for i in range(len(rows)):  # they lie anywhere, and each is asked for before it is written: half of the time
-        prefetch(targets[min(i + _TARGETS_AHEAD, len(rows) - 1)])
-        copy_bytes(targets[i], address_of(rows) + i * _ROW_SIZE, _ROW_SIZE)
-    count = 0
-    for i in range(len(ordered)):
-        if (
-            i == 0
-            or ordered[i].key_number != ordered[i - 1].key_number
-            or ordered[i].physical_offset != ordered[i - 1].physical_offset
-        ):
-            if count != i:
-                ordered[count] = ordered[i]
-            count += 1
+    for i in range(len(rows)):
+        number = i if oldest_first else len(rows) - 1 - i
+        key = rows[number].key_number - first_key
+        order[places[key]] = number
+        places[key] += 1  # in the end, where the rows of the key behind it begin
+    count = begin = 0
+    for key in range(len(places) - 1):
+        for i in range(begin, places[key]):
+            if i == begin or rows[order[i]].physical_offset != rows[order[i - 1]].physical_offset:
+                order[count] = order[i]
+                count += 1
+        begin = places[key]
     return count
+
+
+@kernel
+def take_rows(rows: Any, order: Any, taken: Any) -> None:
+    """Fill ``taken`` with the rows of these numbers. They lie anywhere, and each is asked for before it is read."""
+    rows_at = address_of(rows)
+    for i in range(len(order)):
+        ahead = rows_at + order[min(i + _TAKEN_AHEAD, len(order) - 1)] * _ROW_SIZE
+        prefetch(ahead)
+        prefetch(ahead + _ROW_SIZE - 1)
+        copy_bytes(address_of(taken) + i * _ROW_SIZE, rows_at + order[i] * _ROW_SIZE, _ROW_SIZE)

@@ -98,39 +98,6 @@ def split_lines(data: NDArray[np.uint8], end: int) -> tuple[NDArray[np.int64], N
     return starts[:count], sizes[:count], line_max - 1 + (end > PAD and data[end - 1] != _LINE_END)
 
 
-def cut_lines(data: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    r"""Starts and sizes of what ``\n`` parts, empty ones too."""
-    view = np.frombuffer(data or b"\n", np.uint8)[: len(data)]
-    line_max = int(np.count_nonzero(view == _LINE_END)) + 1
-    starts, sizes = np.empty((2, line_max), np.int64)
-    _cut_lines(view, starts, sizes)
-    return starts, sizes
-
-
-@kernel
-def _cut_lines(data: Any, starts: Any, sizes: Any) -> None:
-    data_at = address_of(data)
-    count = start = block = 0
-    while block + LANES <= len(data):
-        marks = match(data_at + block, _LINE_END)
-        while marks:
-            at = block + first_bit(marks)
-            marks &= marks - 1
-            starts[count] = start
-            sizes[count] = at - start
-            count += 1
-            start = at + 1
-        block += LANES
-    for at in range(block, len(data)):
-        if data[at] == _LINE_END:
-            starts[count] = start
-            sizes[count] = at - start
-            count += 1
-            start = at + 1
-    starts[count] = start
-    sizes[count] = len(data) - start
-
-
 @kernel
 def _split_lines(data: Any, end: int, starts: Any, sizes: Any) -> int:
     data_at = address_of(data)

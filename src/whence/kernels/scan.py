@@ -151,22 +151,9 @@ def scan_stretch(
     data = data.view()
     data.flags.writeable = False  # for Numba, read-only bytes are another type: one of the two is compiled
     message_count, item_count, next_position, status, detail = _scan(
-        data, base_offset, position, end, check_crc, tags, messages, items, np.zeros(_TOPIC_PLACES, _TOPIC), _ALL
+        data, base_offset, position, end, check_crc, tags, messages, items, np.zeros(_TOPIC_PLACES, _TOPIC)
     )
     return ScanResult(message_count, item_count, next_position, Status(status), detail)
-
-
-def scan_records(
-    data: NDArray[np.uint8], base_offset: int, positions: NDArray[np.int64], messages: NDArray[np.void]
-) -> int:
-    """Fill ``messages`` (SCANNED, a row each) with the records that begin at ``positions``, checksums looked at.
-
-    Stops at the first position where no whole record begins; how many rows it filled.
-    """
-    data = data.view()
-    data.flags.writeable = False
-    items = np.empty(ITEMS_MAX, ITEMS)
-    return int(scan_picked(data, base_offset, positions, messages, items))
 
 
 # Constants of a kernel are plain numbers: Numba does not count with the members of an IntEnum.
@@ -205,8 +192,6 @@ _TAGS_PREFIX = ord("T") * 31 + ord("#")  # the text of a tags item is "topic#T#t
 # Ten lines are a record of usual size; a loop over just as many lines as a record has takes 1.1 times as long, since
 # its end cannot be foreseen (benchmarks/scan.py).
 _AHEAD = 4096
-_PICKED_AHEAD = 8  # where records are picked, so many of them
-_ALL = np.empty(0, np.int64)
 _LINES = 10
 _LINE = 64
 
@@ -227,9 +212,8 @@ def _scan(
     messages: Any,
     items: Any,
     topics: Any,
-    picked: Any,
 ) -> tuple[int, int, int, int, int]:
-    """Take one record after the other, as the head of this module says; or, if there are some, those at ``picked``.
+    """Take one record after the other, as the head of this module says.
 
     The order of the tests is what keeps all reads inside the data: first that size and magic are there, then that
     the whole record is, then each part of it before the next, which lies behind.
@@ -240,17 +224,8 @@ def _scan(
     item_count = 0
     detail = 0
     while True:
-        if len(picked) > 0:
-            if message_count == len(picked):
-                status = _END
-                break
-            position = picked[message_count]
-            item_count = 0
-            ahead = data_at + picked[min(message_count + _PICKED_AHEAD, len(picked) - 1)]
-        else:
-            ahead = data_at + position + _AHEAD
         left = end - position
-        if left < BLANK_SIZE_MIN or position < 0:
+        if left < BLANK_SIZE_MIN:
             status = _TRUNCATED if left else _END
             detail = BLANK_SIZE_MIN if left else 0
             break
@@ -274,7 +249,7 @@ def _scan(
             status = _BAD_SIZE if size < RECORD_SIZE_MIN else _TRUNCATED
             break
         for line in range(_LINES):
-            prefetch(ahead + line * _LINE)
+            prefetch(record + _AHEAD + line * _LINE)
 
         version = 1 if magic == MAGIC_V1 else 2
         sys_flag = load_i32(record + _SYS_FLAG_AT)
@@ -358,7 +333,7 @@ def _scan(
         message.delay_level_at = texts.delay_level_at - record
         message.delay_level_size = texts.delay_level_size
         message.has_inner = texts.has_inner
-        message.topic_before = 0 if len(picked) > 0 else _same_topic(topics, record, topic_at, topic_size, topic_hash)
+        message.topic_before = _same_topic(topics, record, topic_at, topic_size, topic_hash)
 
         first_item = item_count
         if sys_flag & TRANSACTION_MASK != _ROLLBACK:
@@ -392,19 +367,6 @@ def _scan(
         message_count += 1
         position += size
     return message_count, item_count, position, status, detail
-
-
-@kernel
-def scan_picked(data: Any, base_offset: int, positions: Any, messages: Any, items: Any) -> int:
-    """Fill ``messages`` with the records at these positions, up to the first that is not whole; how many.
-
-    Its own call for each record took three times as long.
-    """
-    if len(positions) == 0:
-        return 0
-    topics = np.empty(0, _TOPIC)
-    count, _, _, _, _ = _scan(data, base_offset, 0, len(data), True, False, messages, items, topics, positions)
-    return count
 
 
 @inlined

@@ -15,7 +15,7 @@ from whence.files.names import OFFSET_MAX
 from whence.lookup.answer import Receipt
 from whence.lookup.asked_keys import AskedKeys
 from whence.lookup.field_search import BeginAnewError
-from whence.lookup.many import KeysSearch, Scanned, Topics
+from whence.lookup.many import KeysSearch, Rows, Scanned, Topics
 from whence.lookup.question import Question
 from whence.lookup.search import WHY_EMPTY, Progress, join_receipts
 from whence.store.message_store import MessageStore
@@ -57,19 +57,11 @@ class ManyAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The answer to some of the keys: ``rows`` (ROW), by key. Keys have their numbers in ``keys``."""
+    """The answer to some of the keys: their rows, until the next part is asked for, and the keys without a row."""
 
     keys: AskedKeys
-    first: int
-    behind: int
-    rows: NDArray[np.void]
-
-    @property
-    def missing(self) -> NDArray[np.int64]:
-        """The numbers of those without a row."""
-        is_missing = np.ones(self.behind - self.first, np.bool_)
-        is_missing[self.rows["key_number"] - self.first] = False
-        return self.first + np.flatnonzero(is_missing)
+    rows: Rows
+    missing: NDArray[np.int64]
 
 
 class ManySearch:
@@ -115,11 +107,11 @@ class ManySearch:
                     search.scan(scanned)
                 for first, behind in self._batches(searches, keys, done):
                     rows = self._in_order([search.rows(first, behind) for search in searches])
-                    part = Part(keys, first, behind, rows)
-                    self.counts.rows += len(rows)
-                    self.counts.keys_missing += len(part.missing)
-                    row_count += len(rows)
-                    yield part
+                    missing = _missing(rows, first, behind)
+                    self.counts.rows += len(rows.order)
+                    self.counts.keys_missing += len(missing)
+                    row_count += len(rows.order)
+                    yield Part(keys, rows, missing)
                     done = behind
                 break
             except BeginAnewError:
@@ -145,11 +137,11 @@ class ManySearch:
         for first in range(done, len(keys), size):
             yield first, min(first + size, len(keys))
 
-    def _in_order(self, found: list[NDArray[np.void]]) -> NDArray[np.void]:
+    def _in_order(self, found: list[Rows]) -> Rows:
         """The rows of all stores: by key, then by time; not more for a key than the question's limit."""
-        rows, question = found[0], self.question
+        (rows, order), question = found[0], self.question
         if len(found) > 1:
-            rows = np.concatenate(found)
+            rows = np.concatenate([each.all[each.order] for each in found])
             sign = 1 if question.oldest_first else -1
             by = (
                 sign * rows["physical_offset"],
@@ -157,14 +149,14 @@ class ManySearch:
                 sign * rows["store_timestamp_ms"],
                 rows["key_number"],
             )
-            rows = rows[np.lexsort(by)]
-        if question.limit is not None and len(rows):
-            begins = np.flatnonzero(np.diff(rows["key_number"], prepend=-1))
-            rank = np.arange(len(rows)) - np.repeat(begins, np.diff(begins, append=len(rows)))
+            order = np.lexsort(by)
+        if question.limit is not None and len(order):
+            begins = np.flatnonzero(np.diff(rows["key_number"][order], prepend=-1))
+            rank = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
             if (rank >= question.limit).any():
                 self.counts.truncated = True
-                rows = rows[rank < question.limit]
-        return rows
+                order = order[rank < question.limit]
+        return Rows(rows, order)
 
     @property
     def receipts(self) -> list[Receipt]:
@@ -176,6 +168,13 @@ class ManySearch:
     @property
     def receipt(self) -> ManyReceipt:
         return whole_receipt(self.stores, self.receipts, self.counts, is_doubtful=self.is_doubtful)
+
+
+def _missing(rows: Rows, first: int, behind: int) -> NDArray[np.int64]:
+    """The keys from ``first`` to ``behind - 1`` that have no row."""
+    is_missing = np.ones(behind - first, np.bool_)
+    is_missing[rows.all["key_number"] - first] = False
+    return first + np.flatnonzero(is_missing)
 
 
 @dataclass(slots=True)

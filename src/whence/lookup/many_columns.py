@@ -53,8 +53,8 @@ class ManyBatches:
     def __iter__(self) -> Iterator[Any]:
         for part in self._search.parts(self._pieces):
             if self._on_missing is not None:
-                for numbers in _of_bounded_size(part.missing, part.keys.sizes):
-                    self._on_missing(key_array(part.keys, numbers))
+                for run in _runs(part.keys.sizes[part.missing]):
+                    self._on_missing(key_array(part.keys, part.missing[run]))
             yield from self._columns.batches(part)
         self._ended = time.perf_counter_ns()
 
@@ -95,13 +95,18 @@ class ManyColumns:
 
     def batches(self, part: Part) -> Iterator[Any]:
         """The rows of a part, in batches of bounded size; none of them is empty."""
-        rows = part.rows
-        for chosen in _of_bounded_size(np.arange(len(rows)), part.keys.sizes[rows["key_number"]]):
-            chunk = rows[chosen[0] : chosen[-1] + 1]
-            if self._messages is None:
-                yield self._batch(part.keys, chunk, [self._column(name, chunk) for name in self.names])
-            else:
-                yield from self._with_messages(part.keys, chunk, self._messages)
+        from whence.kernels.candidates import ROW, take_rows
+
+        for begin in range(0, len(part.rows.order), BATCH_ROWS):
+            order = part.rows.order[begin : begin + BATCH_ROWS]
+            rows = np.empty(len(order), ROW)
+            take_rows(part.rows.all, order, rows)
+            for run in _runs(part.keys.sizes[rows["key_number"]]):
+                chunk = rows[run]
+                if self._messages is None:
+                    yield self._batch(part.keys, chunk, [self._column(name, chunk) for name in self.names])
+                else:
+                    yield from self._with_messages(part.keys, chunk, self._messages)
 
     def _batch(self, keys: AskedKeys, rows: NDArray[np.void], columns: Sequence[Any]) -> Any:
         arrays = [key_array(keys, rows["key_number"]), *columns]
@@ -128,15 +133,15 @@ class ManyColumns:
                 begin += len(batch)
 
 
-def _of_bounded_size(numbers: NDArray[np.int64], sizes: NDArray[np.int32]) -> Iterator[NDArray[np.int64]]:
-    """The numbers in runs of BATCH_ROWS, or fewer if they have sizes of more than BATCH_SIZE together."""
-    weights = np.cumsum(sizes[numbers], dtype=np.int64)
+def _runs(sizes: NDArray[np.int32]) -> Iterator[slice]:
+    """Runs of BATCH_ROWS keys with these sizes, or of fewer if they have more than BATCH_SIZE bytes together."""
+    ends = np.cumsum(sizes, dtype=np.int64)
     begin = 0
-    while begin < len(numbers):
-        weight = int(weights[begin - 1]) if begin else 0
-        end = int(np.searchsorted(weights, weight + BATCH_SIZE, "right"))
+    while begin < len(sizes):
+        before = int(ends[begin - 1]) if begin else 0
+        end = int(np.searchsorted(ends, before + BATCH_SIZE, "right"))
         end = max(min(end, begin + BATCH_ROWS), begin + 1)
-        yield numbers[begin:end]
+        yield slice(begin, end)
         begin = end
 
 

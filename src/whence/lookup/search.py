@@ -62,10 +62,12 @@ def find(
             continue  # at most once for each index file: it is not used any more
 
 
-def find_offsets(store: MessageStore, question: Question) -> tuple[list[int], Receipt]:
+def find_offsets(
+    store: MessageStore, question: Question, evaluate: Evaluate | None = None
+) -> tuple[list[int], Receipt]:
     """Where all messages that answer the question lie, in order; for who takes many and reads them himself."""
     while True:
-        search = LogSearch(store, question, NO_POSITION, None, None)
+        search = LogSearch(store, question, NO_POSITION, None, None, evaluate=evaluate)
         try:
             offsets = [message.physical_offset for message in search.messages()]
         except BeginAnewError:
@@ -373,7 +375,7 @@ class LogSearch:
         """Candidates by the expressions of fields, evaluated for every message that the pages before have left."""
         question, begin, end = self.question, self.cover.begin_offset, self._below
         if self._evaluate is None:
-            raise UsageError("no index is trusted with --scan: a field is evaluated on Spark then, by find alone")
+            raise UsageError("no index is trusted with --scan: a field is evaluated on Spark then, by find or export")
         scanned = self._evaluate(self.store, question.fields, begin, end)
         self.receipt.topics_from = "log" if question.topic is None else "question"
         self.receipt.damage += scanned.damage

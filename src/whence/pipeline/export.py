@@ -32,6 +32,7 @@ from whence.files.mapped_file import read_whole
 from whence.formats.own_json import decode_own_json
 from whence.lookup.answer import Receipt
 from whence.lookup.asked_keys import AskedKeys, read_keys
+from whence.lookup.field_search import Evaluate
 from whence.lookup.many_answer import ManySearch
 from whence.lookup.question import Question, ScanMode
 from whence.lookup.search import find_offsets
@@ -135,10 +136,14 @@ def _shown(file: ExportedFile) -> dict[str, Any]:
 
 
 class Tools(NamedTuple):
-    """What an export works with: who runs its tasks, and who evaluates an expression over the messages of parts."""
+    """What an export works with: who runs its tasks, and who evaluates an expression over the messages of parts.
+
+    ``evaluate`` is who evaluates the fields of a question that trusts no index.
+    """
 
     runner: TaskRunner
     where: Callable[[Sequence[Part], RowFilter, str, Path], tuple[list[Part], list[Damage]]]
+    evaluate: Evaluate
 
 
 def export_messages(
@@ -153,10 +158,12 @@ def export_messages(
     @contextmanager
     def open_tools() -> Iterator[Tools]:
         from whence.pipeline.export_where import Where
+        from whence.pipeline.field_scan import scans_fields
 
-        with open_session(options.spark, log_file=options.log_file) as spark:
+        moves_rows = bool(question.fields) and question.scan is ScanMode.EVERYTHING
+        with open_session(options.spark, log_file=options.log_file, moves_rows=moves_rows) as spark:
             runner = Runner(spark, watcher)
-            yield Tools(runner, Where(spark, runner))
+            yield Tools(runner, Where(spark, runner), scans_fields(spark, runner))
 
     return export_with(store, question, options, open_tools, tuple(keys))
 
@@ -170,6 +177,8 @@ def export_with(
 ) -> Exported:
     """The same with tools that are opened when all else is ready."""
     question = replace(question, limit=None, cursor=None, oldest_first=True)
+    if question.scan is ScanMode.NOTHING and not keys and not needs_lookup(question):
+        raise UsageError("--no-scan: no index answers this question, so nothing would be exported; leave it out")
     disk = Disk()
     with _aside(store, options.target, disk) as work:
         asked: dict[str, Any] = {"store": str(store.folder.resolve()), "format": options.format}
@@ -262,12 +271,12 @@ class Export:
         keys = self._keys or tuple(read_keys(self._question.keys))
         while True:
             search = ManySearch([self._store], self._question)
-            found = [part.rows["physical_offset"] for part in search.parts(keys)]
+            found = [part.rows.all["physical_offset"][part.rows.order] for part in search.parts(keys)]
             if not search.is_doubtful:
                 return np.unique(np.concatenate(found)).astype(np.int64), search.receipt
 
     def _looked_up(self) -> tuple[NDArray[np.int64], Receipt]:
-        found, receipt = find_offsets(self._store, self._question)
+        found, receipt = find_offsets(self._store, self._question, self._tools.evaluate)
         return np.array(found, np.int64), receipt
 
     def _all(self) -> tuple[Receipt, list[Part]]:
@@ -311,12 +320,10 @@ class Export:
         """Give the files that tasks made their names, in the folder that nobody sees yet."""
         root = self._work / FOLDER
         folders = {root, *((root / file.target).parent for file in files)}
-        for folder in sorted(folders):
-            self._disk.make_folder(folder)
+        self._disk.make_folders(sorted(folders))
         for file in files:
             self._disk.rename(Path(file.path), root / file.target)
-        for folder in folders:
-            self._disk.flush_folder(folder)
+        self._disk.flush_folders(folders)
         return list(files)
 
     def _finish(self, receipt: Receipt, done: Sequence[ExportedPart], size: int) -> None:

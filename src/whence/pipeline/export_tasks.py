@@ -171,7 +171,8 @@ class PartRows:
             self.damage += scan.damage
 
     def _found(self, offsets: bytes) -> Iterator[NDArray[np.void]]:
-        from whence.kernels.scan import SCANNED, scan_records
+        from whence.kernels.picked import scan_records
+        from whence.kernels.scan import SCANNED
 
         positions = np.frombuffer(offsets, np.int64) - self._part.base
         for first in range(0, len(positions), ROWS_AT_ONCE):

@@ -139,7 +139,8 @@ class MessageColumns:
         ``mask`` may tell which of their rows (SCANNED) are left out. What ``log.read`` raises if no whole record
         begins at one of the offsets.
         """
-        from whence.kernels.scan import SCANNED, scan_records
+        from whence.kernels.picked import scan_records
+        from whence.kernels.scan import SCANNED
 
         for start in range(0, len(physical_offsets), ROWS_MAX):
             offsets = physical_offsets[start : start + ROWS_MAX].astype(np.int64)
