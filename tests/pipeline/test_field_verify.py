@@ -94,6 +94,7 @@ def test_a_log_that_has_grown_is_judged_as_far_as_a_field_is_indexed(made, tmp_p
     assert found.fields["words"].items == word_count(part.records)
 
 
+@pytest.mark.slow
 def test_changed_bytes_are_found_and_told_with_their_file(made, built):
     for path in [paths_of(built, kind)[number] for kind in KINDS for number in (0, 1, -1)]:
         data = path.read_bytes()

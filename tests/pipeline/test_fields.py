@@ -15,13 +15,23 @@ import whence
 from tests.crash.following import Killed, StepDisk
 from tests.field_maker import field_files
 from tests.lookup.judge import offsets
-from tests.pipeline.field_builds import EXPRESSIONS, build_fields, definition, field_of, noted, words
+from tests.pipeline.field_builds import (
+    EXPRESSIONS,
+    build_fields,
+    definition,
+    field_of,
+    noted,
+    verify_fields,
+    words,
+)
 from tests.store_maker import FILE_SIZE, QUEUE_FILE_SIZE, make_store, message
 from whence.errors import UsageError, WhenceError
 from whence.files.disk import Disk
 from whence.pipeline import plan
 from whence.pipeline.jobs import wanted_fields
+from whence.store.commit_log import CommitLog
 from whence.store.field_claim import FieldClaim
+from whence.store.follower import Follower, FollowSettings
 from whence.store.index_file import Shape
 from whence.store.message_store import Dialect
 from whence.store.sidecar import Sidecar, read_sidecar
@@ -70,6 +80,7 @@ def test_the_files_of_a_field_are_the_same_with_any_number_of_tasks(made, tmp_pa
     assert claim.indexed == ((0, made.end_offset),)
 
 
+@pytest.mark.slow
 @given(
     bodies=st.lists(st.text("ab é#", max_size=12), max_size=25),
     topics=st.lists(st.sampled_from(["T", "é", "a#b", "long" * 20]), min_size=1, max_size=4),
@@ -122,6 +133,28 @@ def test_a_field_that_grows_in_place_is_right_whatever_is_killed_or_read(tmp_pat
             build_fields(made.folder, sidecar, definition("words"), disk=StepDisk(look), grows=True, **settings)
     build_fields(made.folder, sidecar, definition("words"), grows=True, **settings)
     assert field_of(sidecar, "words") == expected(made, "words", items)
+
+
+def test_what_leads_to_expired_messages_goes_with_them_when_a_log_is_followed(made, tmp_path):
+    sidecar = tmp_path / "store.whence"
+    build_fields(made.folder, sidecar, definition("words"), definition("nothing"), **SMALL)
+    before = noted(sidecar).fields["words"].index_names
+    files = sorted((made.folder / "commitlog").iterdir())
+    for path in files[: len(files) // 2]:
+        path.unlink()
+    log, settings = CommitLog(made.folder / "commitlog"), FollowSettings(*SMALL.values())
+    follower = Follower(log, sidecar, settings, noted(sidecar), Disk())
+    assert follower.check()
+    follower.close()
+    left = noted(sidecar).fields["words"].index_names
+    assert 0 < len(left) < len(before) and left == before[-len(left) :]
+    for kind in ("index", "values"):
+        assert sorted(path.name for path in (sidecar / "fields/words" / kind).iterdir()) == list(left)
+    there = [record for record in made.records if record.physical_offset >= log.begin_offset]
+    for word in WORDS:
+        check_words(replace(made, records=there), sidecar, word)
+    assert verify_fields(made.folder, sidecar).is_healthy
+    log.close()
 
 
 def check_words(made, sidecar, word):
@@ -280,6 +313,7 @@ class DyingDisk(Disk):
         super().remove(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [None, "words", "first"])
 def test_a_build_that_is_killed_at_any_step_leaves_answers_right_and_is_gone_on_with(tmp_path, change):
     """``change``: what the field is before; None if it is not there."""

@@ -17,6 +17,7 @@ GOOD = [
     ("date_trunc('DAY', store_time) = timestamp '2026-01-01'", "boolean", ("store_time",)),
     (f"queue in ({', '.join(map(str, range(3000)))})", "boolean", ("queue",)),
     ("tags = 'today' and to_date(topic, 'yyyy') < date '2026-01-01'", "boolean", ("topic", "tags")),
+    ("QUEUE = 1 and Topic like 'a%'", "boolean", ("topic", "queue")),
     ("1 = 1", "boolean", ()),
 ]
 

@@ -6,6 +6,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import whence
@@ -15,6 +16,7 @@ from tests.pipeline.field_builds import field_of, noted
 from tests.reference import read_log
 from whence.door import build_store, repair_store, verify_store
 from whence.errors import UsageError
+from whence.pipeline import field_evaluation
 from whence.pipeline.expressions import FUNCTIONS
 from whence.pipeline.field_evaluation import Definition, Evaluator
 from whence.pipeline.field_sql import check_sql
@@ -84,6 +86,7 @@ def notes(record):
 
 ORDER = "get_json_object(cast(body as string), '$.order')"
 SKUS = "from_json(cast(body as string), 'items array<struct<sku:string>>').items.sku"
+VARIABLES = "transform(array(topic), topic -> transform(array(topic), x -> topic || x)[0])"
 FIELDS = {
     "order": (ORDER, orders),
     "sku": (SKUS, skus),
@@ -122,6 +125,46 @@ def test_fields_are_built_as_spark_evaluates_them(spark, store):
         ]
         assert answer.messages and answer.receipt.complete
     assert build_store(store).files == ()
+
+
+def test_fields_are_the_same_with_one_message_in_a_row_of_sparks_and_with_many(spark, store, monkeypatch):
+    fields = {f"of_{name}": name for name in COLUMNS if name != "properties"}
+    fields |= {"comment": "substr(cast(body as string), 1, 20) -- its beginning", "case": "BODY", "var": VARIABLES}
+    fields |= {"map": "properties['TAGS']", "member": "properties.UNIQ_KEY", "entries": "map_keys(properties)"}
+    others = {"two": "topic || queue", "named": "upper(topic) as t"}  # of which each keeps all from being packed
+    packed = []
+
+    def noting(*given: Any) -> Any:
+        packed.append(can_be_packed(*given))
+        return packed[-1]
+
+    can_be_packed = field_evaluation._can_be_packed
+    monkeypatch.setattr(field_evaluation, "_can_be_packed", noting)
+    folder, found = store.with_name("store.whence"), []
+    for other in ({}, *({name: sql} for name, sql in others.items())):
+        shutil.rmtree(folder, ignore_errors=True)
+        build_store(store, fields=fields | other)
+        names = [path for path in (folder / "fields").rglob("*") if path.is_file()]
+        found.append(
+            {
+                str(path.relative_to(folder)): path.read_bytes()
+                for path in names
+                if path.relative_to(folder).parts[1] in fields
+            }
+        )
+    assert packed == [True, False, False]
+    assert found[0] == found[1] == found[2]
+    assert {name.split("/")[1] for name in found[0]} == fields.keys()
+
+
+def test_a_row_of_sparks_has_few_messages_where_they_are_large(monkeypatch):
+    monkeypatch.setattr(field_evaluation, "PACKED_SIZE", 1000)
+    batch = pa.record_batch([pa.array([bytes(99)] * 50 + [bytes(9000)], pa.binary())], ["body"])
+    packed = field_evaluation._packed(batch)
+    assert packed.num_rows == len(batch) // 3 and packed.column(0).flatten().equals(batch.column(0))
+    assert field_evaluation._packed(batch.slice(0, 50)).column(0).flatten().equals(batch.column(0).slice(0, 50))
+    huge = field_evaluation._packed(batch.slice(50))
+    assert huge.num_rows == 1 and huge.column(0).flatten().equals(batch.column(0).slice(50))
 
 
 def test_a_field_goes_on_with_its_log_and_is_dropped_when_asked(spark, made, tmp_path):
@@ -310,6 +353,7 @@ ALLOWED = {
     ),
     "transform(filter(keys, k -> k like 'k%'), (k, i) -> k || i || topic)": ("topic", "keys"),
     "extract(hour from store_time)": ("store_time",),
+    "upper(TOPIC)": ("topic",),
     "tags = 'today'": ("tags",),
     "try_cast(substring(tags from 1 for 2) as decimal(10, 2))": ("tags",),
     "variant_get(try_parse_json(cast(body as string)), '$.a', 'string')": ("body",),

@@ -7,14 +7,29 @@ Spark, with ``sha2``, they took the job 1.2 times as long; benchmarks/fields.py.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from whence.formats.field_values import VALUE_HASH_SIZE
 from whence.kernels import inlined, kernel
 from whence.kernels.hashing import BLOCK, extend_hash, fold_hash
-from whence.kernels.intrinsics import address_of, copy_bytes, load_i32, store_i8, store_i64
+from whence.kernels.intrinsics import (
+    I32,
+    I64,
+    address_of,
+    copy_bytes,
+    load_i32,
+    load_unaligned,
+    store_i8,
+    store_i32,
+    store_i64,
+    vector_of,
+)
 
 SHA_BLOCK = 64
 LANES = 16  # texts that are hashed at once
@@ -62,9 +77,9 @@ def hash_values(
     ``scratch`` has SCRATCH_MIN bytes more than the longest text.
     """
     lanes = address_of(scratch) + BLOCK
-    words = np.empty((SHA_BLOCK, LANES), np.uint32)
+    words = np.empty((16, LANES), np.uint32)
     state = np.empty((8, LANES), np.uint32)
-    worked = np.empty((8, LANES), np.uint32)
+    is_taken = np.empty(LANES, np.uint32)
     block_counts = np.empty(LANES, np.int64)
     first = 0  # value in the lanes
     taken = 0  # lanes
@@ -85,11 +100,10 @@ def hash_values(
         if taken and (is_end or taken == LANES or size > SHORT_MAX or block_counts[0] > LANE_BLOCKS):
             for lane in range(taken, LANES):
                 block_counts[lane] = 0
-            _add_lanes(lanes, block_counts, words, state, worked)
+            _add_lanes(lanes, block_counts, words, state, is_taken)
             for lane in range(taken):
-                for i in range(VALUE_HASH_SIZE):
-                    word = state[i >> 2, lane]
-                    bits[first + lane, i] = word >> np.uint32(24 - 8 * (i & 3)) & np.uint32(0xFF)
+                for i in range(VALUE_HASH_SIZE // 4):
+                    store_i32(address_of(bits) + (first + lane) * VALUE_HASH_SIZE + 4 * i, state[i, lane])
             taken = 0
         if is_end:
             return
@@ -118,14 +132,58 @@ def _pad(text: int, size: int) -> int:
     return blocks
 
 
-@inlined
-def _rotated(word: Any, count: int) -> Any:
-    return np.uint32(word >> np.uint32(count) | word << np.uint32(32 - count))
+@intrinsic
+def _compress(typing_context: Any, words: Any, state: Any, taken: Any) -> Any:
+    """SHA-256 (FIPS 180-4, 6.2.2) of one block in each lane that is ``taken``: lanes are vectors.
+
+    The arguments are addresses of rows of LANES words: 16, 8 and 1, whose bits are all set or none. The rounds are
+    written out, so that all they work on stays in registers. (As loops over arrays, a value took twice as long.)
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.VectorType(I32, LANES)
+
+        def row(address: Any, number: int) -> Any:
+            return builder.add(address, ir.Constant(I64, 4 * LANES * number))
+
+        def rotated(word: Any, count: int) -> Any:
+            return builder.or_(
+                builder.lshr(word, vector_of(kind, count)), builder.shl(word, vector_of(kind, 32 - count))
+            )
+
+        def mixed(*words: Any) -> Any:
+            return reduce(builder.xor, words)
+
+        def added(*words: Any) -> Any:
+            return reduce(builder.add, words)
+
+        schedule = [load_unaligned(builder, row(arguments[0], i), kind) for i in range(16)]
+        for i in range(16, SHA_BLOCK):
+            w15, w2 = schedule[i - 15], schedule[i - 2]
+            s0 = mixed(rotated(w15, 7), rotated(w15, 18), builder.lshr(w15, vector_of(kind, 3)))
+            s1 = mixed(rotated(w2, 17), rotated(w2, 19), builder.lshr(w2, vector_of(kind, 10)))
+            schedule.append(added(schedule[i - 16], s0, schedule[i - 7], s1))
+        before = [load_unaligned(builder, row(arguments[1], i), kind) for i in range(8)]
+        a, b, c, d, e, f, g, h = before
+        for i in range(SHA_BLOCK):
+            s1 = mixed(rotated(e, 6), rotated(e, 11), rotated(e, 25))
+            choice = mixed(builder.and_(e, f), builder.and_(builder.not_(e), g))
+            t1 = added(h, s1, choice, vector_of(kind, int(_K[i])), schedule[i])
+            s0 = mixed(rotated(a, 2), rotated(a, 13), rotated(a, 22))
+            majority = mixed(builder.and_(a, b), builder.and_(a, c), builder.and_(b, c))
+            a, b, c, d, e, f, g, h = added(t1, s0, majority), a, b, c, added(d, t1), e, f, g
+        taken = load_unaligned(builder, arguments[2], kind)
+        for i, (old, new) in enumerate(zip(before, (a, b, c, d, e, f, g, h), strict=True)):
+            pointer = builder.inttoptr(row(arguments[1], i), kind.as_pointer())
+            builder.store(builder.add(old, builder.and_(new, taken)), pointer, align=1)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64, types.int64), generate
 
 
 @kernel
-def _add_lanes(lanes: int, block_counts: Any, words: Any, state: Any, worked: Any) -> None:
-    """SHA-256 (FIPS 180-4, 6.2.2) of a text in each lane, all at once: the loops over lanes become vectors."""
+def _add_lanes(lanes: int, block_counts: Any, words: Any, state: Any, taken: Any) -> None:
+    """SHA-256 of a text in each lane, all at once."""
     for i in range(8):
         for lane in range(LANES):
             state[i, lane] = _START[i]
@@ -134,32 +192,9 @@ def _add_lanes(lanes: int, block_counts: Any, words: Any, state: Any, worked: An
         most = max(most, block_counts[lane])
     for block in range(most):
         for lane in range(LANES):
-            at = lanes + lane * LANE_SIZE + block * SHA_BLOCK if block < block_counts[lane] else lanes
+            is_taken = block < block_counts[lane]
+            taken[lane] = 0xFFFFFFFF if is_taken else 0
+            at = lanes + lane * LANE_SIZE + block * SHA_BLOCK if is_taken else lanes
             for i in range(16):
                 words[i, lane] = load_i32(at + 4 * i)
-        for i in range(16, SHA_BLOCK):
-            for lane in range(LANES):
-                w15, w2 = words[i - 15, lane], words[i - 2, lane]
-                s0 = _rotated(w15, 7) ^ _rotated(w15, 18) ^ np.uint32(w15 >> np.uint32(3))
-                s1 = _rotated(w2, 17) ^ _rotated(w2, 19) ^ np.uint32(w2 >> np.uint32(10))
-                words[i, lane] = np.uint32(words[i - 16, lane] + s0 + words[i - 7, lane] + s1)
-        for i in range(8):
-            for lane in range(LANES):
-                worked[i, lane] = state[i, lane]
-        for i in range(SHA_BLOCK):
-            # Instead of moving a to h by one place each time, their places move.
-            a, b, c, d = -i & 7, 1 - i & 7, 2 - i & 7, 3 - i & 7
-            e, f, g, h = 4 - i & 7, 5 - i & 7, 6 - i & 7, 7 - i & 7
-            for lane in range(LANES):
-                va, vb, vc, ve = worked[a, lane], worked[b, lane], worked[c, lane], worked[e, lane]
-                s1 = _rotated(ve, 6) ^ _rotated(ve, 11) ^ _rotated(ve, 25)
-                choice = (ve & worked[f, lane]) ^ (~ve & worked[g, lane])
-                t1 = np.uint32(worked[h, lane] + s1 + choice + _K[i] + words[i, lane])
-                s0 = _rotated(va, 2) ^ _rotated(va, 13) ^ _rotated(va, 22)
-                majority = (va & vb) ^ (va & vc) ^ (vb & vc)
-                worked[d, lane] = np.uint32(worked[d, lane] + t1)
-                worked[h, lane] = np.uint32(t1 + s0 + majority)
-        for i in range(8):
-            for lane in range(LANES):
-                if block < block_counts[lane]:
-                    state[i, lane] = np.uint32(state[i, lane] + worked[i, lane])
+        _compress(address_of(words), address_of(state), address_of(taken))

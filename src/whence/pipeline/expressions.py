@@ -130,7 +130,8 @@ def check_expression(
         raise UsageError(f"{shown} is refused: it depends on the clock (now, today, tomorrow or yesterday)")
     if not root.deterministic():
         raise UsageError(f"{shown} is refused: it has another value each time")
-    columns = {reference.name() for reference in _listed(root.references().toSeq())}
+    # Spark names a column as the expression spells it.
+    columns = {reference.name().lower() for reference in _listed(root.references().toSeq())}
     return Expression(sql, kind, tuple(name for name in schema if name in columns))
 
 

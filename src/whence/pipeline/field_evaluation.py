@@ -6,6 +6,9 @@
 
 Messages are as many and in the same order before and behind Java, so that their places and topics need not pass
 through it: what it gets is what it needs, and what it gives are values.
+
+Where each expression looks at one column only, as most do, a row is an array of that column of some messages, and the
+expression is the body of a lambda over it: for to hand on a row costs Spark more than to hand on an element.
 """
 
 from __future__ import annotations
@@ -38,8 +41,12 @@ if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
 
-ROWS_A_BATCH = 32_768  # that Spark hands back at once
+ROWS_A_BATCH = 32_768  # messages that Spark hands back at once
+PACKED_MAX = 64  # of them in one row; fewer, if they are large
+PACKED_SIZE = 1 << 20  # bytes
+PACKED = "packed_"  # before the name of a column of such rows: no expression can take it for that of a message
 ZONE, ANSI = "spark.sql.session.timeZone", "spark.sql.ansi.enabled"
+BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 BODY_DAMAGE_MAX = 100  # bodies that cannot be read, of one stretch
 _LATER = 1 << 32  # errors that come of others are told only if there are none
 
@@ -80,6 +87,7 @@ class Evaluator:
     def __init__(self, spark: SparkSession, runner: Runner) -> None:
         self._spark = spark
         self._runner = runner
+        self._checked: dict[Definition, CheckedSql] = {}
 
     @property
     def version(self) -> str:
@@ -91,8 +99,10 @@ class Evaluator:
         return str(self._spark.conf.get(ZONE)), str(self._spark.conf.get(ANSI)).lower() == "true"
 
     def check(self, definition: Definition) -> CheckedSql:
-        """See that an expression can be a field."""
-        return check_sql(self._session(definition), definition.name, definition.sql)
+        """See that an expression can be a field. It is looked at once: that takes Spark a tenth of a second."""
+        if definition not in self._checked:
+            self._checked[definition] = check_sql(self._session(definition), definition.name, definition.sql)
+        return self._checked[definition]
 
     def evaluate(self, definitions: Sequence[Definition], stretches: Sequence[Stretch], work: Path) -> Evaluated:
         """Spill the values of fields, which are all of one zone and ANSI mode, in proven stretches of log."""
@@ -102,13 +112,18 @@ class Evaluator:
         session = self._session(definitions[0])
         size = sum(stretch.size for stretch in stretches)
         names = _columns_of(checked)
+        is_packed = _can_be_packed(session, checked)
+        session.conf.set(BATCH, str(ROWS_A_BATCH // PACKED_MAX if is_packed else ROWS_A_BATCH))
 
         told_by: list[Accumulator[Done]] = []
 
         def spilled(done: Accumulator[Done]) -> DataFrame:
             told_by.append(done)
-            values = _values(session, checked, names, _Read(tuple(stretches), names, done))
-            spill = _Spill(tuple(stretches), len(checked), str(work), not self._runner.is_local, done)
+            make = _packed_values if is_packed else _values
+            values = make(session, checked, names, _Read(tuple(stretches), names, done, is_packed=is_packed))
+            spill = _Spill(
+                tuple(stretches), len(checked), str(work), not self._runner.is_local, done, is_packed=is_packed
+            )
             return values.mapInArrow(spill, "told string")
 
         with quiet_queries():
@@ -166,7 +181,7 @@ class Evaluator:
         settings = {
             ZONE: definition.session_zone,
             ANSI: str(definition.ansi).lower(),
-            "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_A_BATCH),
+            BATCH: str(ROWS_A_BATCH),
             "spark.sql.execution.arrow.useLargeVarTypes": "false",
         }
         for name, value in settings.items():
@@ -194,14 +209,59 @@ def _values(session: SparkSession, checked: Sequence[CheckedSql], names: Sequenc
         read, ", ".join(f"{name} {COLUMNS[name]}" for name in names)
     )
     given = messages.select(*(functions.expr(each.sql).alias(f"given{n}") for n, each in enumerate(checked)))
-    texts = []
-    for n, each in enumerate(checked):
-        text = f"make_valid_utf8(cast(given{n} as string))"
-        if each.is_array:
-            made = f"transform(given{n}, x -> make_valid_utf8(cast(x as string)))"
-            text = f"array_distinct(array_compact({made}))"
-        texts.append(functions.expr(text).alias(f"value{n}"))
-    return given.select(*texts)
+    return given.select(
+        *(functions.expr(_text_of(f"given{n}", each)).alias(f"value{n}") for n, each in enumerate(checked))
+    )
+
+
+def _packed_values(
+    session: SparkSession, checked: Sequence[CheckedSql], names: Sequence[str], read: _Read
+) -> DataFrame:
+    """The same of some messages a row: an array for each field."""
+    from pyspark.sql import functions
+
+    count = len(read.stretches)
+    schema = ", ".join(f"{PACKED}{name} array<{COLUMNS[name]}>" for name in names)
+    messages = session.range(0, count, 1, count).mapInArrow(read, schema)
+    return messages.select(
+        *(functions.expr(_lambda_of(each, names[0])).alias(f"value{n}") for n, each in enumerate(checked))
+    )
+
+
+def _text_of(given: str, checked: CheckedSql) -> str:
+    """The texts that are indexed of what an expression gives."""
+    if checked.is_array:
+        return f"array_distinct(array_compact(transform({given}, x -> make_valid_utf8(cast(x as string)))))"
+    return f"make_valid_utf8(cast({given} as string))"
+
+
+def _lambda_of(checked: CheckedSql, any_column: str) -> str:
+    """An expression over an array of its column. The variable bears the column's name, so that its SQL can stay."""
+    column = checked.columns[0] if checked.columns else any_column
+    given = f"({checked.sql}\n)"  # which may end in a comment
+    return f"transform({PACKED}{column}, {column} -> {_text_of(given, checked)})"
+
+
+def _can_be_packed(session: SparkSession, checked: Sequence[CheckedSql]) -> bool:
+    """Whether a row may have several messages: no expression looks at two columns, and each may be in a lambda.
+
+    One that is given a name (``upper(topic) as t``), for example, may not.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions
+
+    names = _columns_of(checked)
+    if any(len(each.columns) > 1 for each in checked):
+        return False
+    nothing = session.range(0).select(
+        *(functions.lit(None).cast(f"array<{COLUMNS[name]}>").alias(f"{PACKED}{name}") for name in names)
+    )
+    try:
+        given = nothing.select(*(functions.expr(_lambda_of(each, names[0])) for each in checked))
+        kinds = [kind.dataType.simpleString() for kind in given.schema.fields]
+    except PySparkException:
+        return False
+    return kinds == ["array<array<string>>" if each.is_array else "array<string>" for each in checked]
 
 
 # -- in the tasks --------------------------------------------------------------------------------------------------
@@ -209,19 +269,24 @@ def _values(session: SparkSession, checked: Sequence[CheckedSql], names: Sequenc
 
 @dataclass(frozen=True)
 class _Read:
-    """The first step. ``rows``: from which to which of its stretch's messages; None for all."""
+    """The first step. ``rows``: from which to which of its stretch's messages; None for all.
+
+    ``is_packed``: a row has some of them.
+    """
 
     stretches: tuple[Stretch, ...]
     names: tuple[str, ...]
     done: Accumulator[Done]
     rows: tuple[int, int] | None = None
+    is_packed: bool = False
 
     def __call__(self, inputs: Iterator[Any]) -> Iterator[Any]:
         number = _partition()
         for _ in inputs:
             pass
         try:
-            yield from self._batches(self.stretches[number])
+            batches = self._batches(self.stretches[number])
+            yield from map(_packed, batches) if self.is_packed else batches
         except WhenceError as error:
             error.add_note(f"in a task on {gethostname()}")
             self.done.add(Done(errors={number: error}))
@@ -262,6 +327,22 @@ class _Read:
                 return
 
 
+def _packed(batch: Any) -> Any:
+    """A batch whose rows are arrays of its rows, some of them each."""
+    import pyarrow as pa
+
+    count = batch.num_rows
+    step = min(max(PACKED_SIZE * count // max(batch.nbytes, 1), 1), PACKED_MAX)
+    offsets = pa.py_buffer(np.append(np.arange(0, count, step), count).astype(np.int32))
+    columns = [
+        pa.Array.from_buffers(
+            pa.list_(pa.field("element", column.type)), -(-count // step), [None, offsets], children=[column]
+        )
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=[f"{PACKED}{name}" for name in batch.schema.names])
+
+
 def _bad_bodies(stretch: Stretch, rows: NDArray[np.void], column: Any) -> Iterator[Damage]:
     for number in np.flatnonzero(_valid(column)).tolist():
         position = int(rows["physical_offset"][number]) - stretch.base
@@ -286,6 +367,7 @@ class _Spill:
     work: str
     flush: bool
     done: Accumulator[Done]
+    is_packed: bool = False
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -315,11 +397,12 @@ class _Spill:
             ]
             messages = _Messages(stretch)
             for batch in batches:
+                columns = [column.flatten() for column in batch.columns] if self.is_packed else batch.columns
                 done = 0
-                while done < batch.num_rows:
-                    rows, topics = messages.take(batch.num_rows - done)
-                    for n, spill in enumerate(spills):
-                        counts, values = texts_of(batch.column(n).slice(done, len(rows)))
+                while done < len(columns[0]):
+                    rows, topics = messages.take(len(columns[0]) - done)
+                    for column, spill in zip(columns, spills, strict=True):
+                        counts, values = texts_of(column.slice(done, len(rows)))
                         spill.put(rows, topics, counts, values)
                     done += len(rows)
             messages.finish()

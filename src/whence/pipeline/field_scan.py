@@ -1,4 +1,4 @@
-"""``find --field --scan``: no index is trusted; expressions of fields are evaluated for the whole log, on Spark."""
+"""``--field --scan``: no index is trusted; expressions of fields are evaluated for the whole log, on Spark."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from whence.store.damage import Damage
 from whence.store.message_store import MessageStore
 from whence.store.stretch_rows import proven_stretches
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 @contextmanager
 def open_field_scan(
@@ -26,13 +30,17 @@ def open_field_scan(
 ) -> Iterator[Evaluate]:
     """Who evaluates fields, for the ``with``."""
     with open_session(settings, log_file=log_file, moves_rows=True) as spark:
-        runner = Runner(spark, watcher)
-        evaluator = Evaluator(spark, runner)
+        yield scans_fields(spark, Runner(spark, watcher))
 
-        def evaluate(store: MessageStore, fields: Sequence[tuple[str, str]], begin: int, end: int) -> FieldScan:
-            return scan_fields(store, fields, begin, end, evaluator, runner)
 
-        yield evaluate
+def scans_fields(spark: SparkSession, runner: Runner) -> Evaluate:
+    """Who evaluates fields on a session that is open."""
+    evaluator = Evaluator(spark, runner)
+
+    def evaluate(store: MessageStore, fields: Sequence[tuple[str, str]], begin: int, end: int) -> FieldScan:
+        return scan_fields(store, fields, begin, end, evaluator, runner)
+
+    return evaluate
 
 
 def scan_fields(

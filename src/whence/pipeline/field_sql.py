@@ -1,6 +1,6 @@
 """Which expressions can be a field: those over a message (expressions.py) of a type that has a text.
 
-It is checked each time before it runs, in a session of its own, where nobody has put another function or variable
+Who evaluates it checks it before it runs, in a session of its own, where nobody has put another function or variable
 under a known name.
 """
 

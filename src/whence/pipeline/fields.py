@@ -29,7 +29,7 @@ from whence.files.folder import files_in, folders_in, is_folder
 from whence.files.names import index_name, is_digits
 from whence.formats.field_values import values_position
 from whence.formats.rocketmq.index_file import FIRST_ITEM, IndexHeader
-from whence.pipeline.build import WORK, BuiltField, BuiltFields, PublishedFile, header_of, meets, size_of
+from whence.pipeline.build import WORK, BuiltField, BuiltFields, PublishedFile, header_of, size_of
 from whence.pipeline.field_evaluation import Definition, Evaluated
 from whence.pipeline.field_tasks import FieldTask, MadeField, build_field_task
 from whence.pipeline.plan import plan_index
@@ -41,7 +41,7 @@ from whence.store.damage import Damage
 from whence.store.field_claim import FOLDER, FieldClaim
 from whence.store.growing_field import GrowingField
 from whence.store.index_file import Shape
-from whence.store.sidecar import Sidecar, indexed_stretches, join_indexed
+from whence.store.sidecar import Sidecar, indexed_stretches, join_indexed, meets
 from whence.store.spill import Spilled, Stretch
 from whence.store.stretch_rows import proven_stretches
 
@@ -332,8 +332,7 @@ class FieldBuild:
                 )
         longer = set(before.index_names[-1:])
         renames.sort(key=lambda each: (each[1].name in longer, each[1].parent.name == "index"))
-        for kind in ("values", "index") if renames else ():
-            self._disk.make_folder(folder / kind)
+        self._disk.make_folders(folder / kind for kind in ("values", "index") if renames)
         for path, target in renames:
             self._disk.rename(path, target)
         for kind in ("values", "index"):
