@@ -56,6 +56,8 @@ JAVA_OPTIONS = (
     "-Xlog:disable",  # an archive that does not fit is no news for a user
     "-XX:-UsePerfData",  # no files in /tmp
 )
+ROOMY = "-XX:NewSize=384m"
+"""For what a row leaves behind, some kilobytes: with more room it is cleared away seldom. Spark gives Java 1 GiB."""
 LAUNCHER_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 
 GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"  # set by spark-submit for the Python that it starts
@@ -103,8 +105,9 @@ def open_session(
         use_this_python(active)
         yield SparkSession.builder.getOrCreate()
         return
-    with _own_folder() as folder, _quiet_gateway():
-        java_options = tuple(option for option in JAVA_OPTIONS if not moves_rows or option != TERSE)
+    _quiet_gateway()
+    with _own_folder() as folder:
+        java_options = tuple(ROOMY if moves_rows and option == TERSE else option for option in JAVA_OPTIONS)
         starting = _Start(settings, folder, log_file, java_options)
         try:
             spark = starting.run()
@@ -139,18 +142,16 @@ def _own_folder() -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-@contextmanager
-def _quiet_gateway() -> Iterator[None]:
-    """Keep the gateway to Java from telling on the terminal that Ctrl-C cut short what it said."""
+def _is_not_of_gateway(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
 
-    def is_ours(record: logging.LogRecord) -> bool:
-        return Path(record.pathname).parent.name != "py4j"
 
-    logging.getLogger().addFilter(is_ours)  # it logs as if it were the program
-    try:
-        yield
-    finally:
-        logging.getLogger().removeFilter(is_ours)
+def _quiet_gateway() -> None:
+    """Keep the gateway to Java from telling on the terminal that Ctrl-C cut short what it said.
+
+    From now on: a thread that waited for Java when that was ended may learn of it when all else is over.
+    """
+    logging.getLogger().addFilter(_is_not_of_gateway)  # it logs as if it were the program; a second time is none
 
 
 class _Start:
