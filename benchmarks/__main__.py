@@ -7,9 +7,11 @@ import json
 import os
 import shlex
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from benchmarks import data
 from benchmarks.harness import Options, Result, as_json, table
@@ -38,6 +40,9 @@ NAMES = {
 }
 
 
+IN_A_SESSION = {"build", "source", "export", "fields", "follow"}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
@@ -45,6 +50,7 @@ def main() -> None:
         epilog="names: " + "; ".join(f"{name}: {what}" for name, what in NAMES.items()),
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; all if none is named")
+    parser.add_argument("--only", metavar="TEXT", default="", help="only comparisons with TEXT in their first column")
     parser.add_argument("--rounds", type=int, default=Options.rounds, help="rounds that count (%(default)s)")
     parser.add_argument("--warm-up", type=int, default=Options.warm_up, help="rounds before them (%(default)s)")
     parser.add_argument("--core", type=int, help="the core to run on; the last one if none is named")
@@ -65,11 +71,14 @@ def main() -> None:
             return
 
     measured_on = machine()  # before the run, which is a load by itself
-    core = pin(arguments.core)
-    options = Options(arguments.rounds, arguments.warm_up, arguments.small, not arguments.no_java)
+    options = Options(arguments.rounds, arguments.warm_up, arguments.small, not arguments.no_java, arguments.only)
+    names = arguments.names or list(NAMES)
     results: list[Result] = []
-    for name in arguments.names or NAMES:
-        results += import_module(f"benchmarks.{name}").results(options)
+    with session_for_all(names, options):
+        core = pin(arguments.core)
+        for name in names:
+            measured = import_module(f"benchmarks.{name}").results(options)
+            results += [result for result in measured if result.samples]
     about = {
         "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
         "date": datetime.now(UTC).isoformat(timespec="minutes"),
@@ -87,6 +96,15 @@ def main() -> None:
         arguments.output.write_text(
             json.dumps(about | {"results": [as_json(result) for result in results]}, indent=1)
         )
+
+
+def session_for_all(names: list[str], options: Options) -> AbstractContextManager[Any]:
+    """The session of Spark that all share in a rehearsal. Who measures opens its own, with its own settings."""
+    if not options.is_small or IN_A_SESSION.isdisjoint(names):
+        return nullcontext()
+    from whence.pipeline.session import open_session
+
+    return open_session()
 
 
 def pin(core: int | None) -> str:

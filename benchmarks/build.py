@@ -65,8 +65,9 @@ def results(options: Options) -> Iterator[Result]:
                 f"whence build of {count} GiB", [Peer("whence", build_peer(spark, stores[count], folder))]
             )
             result = measure(comparison, options)
-            measured.append((math.log(count), math.log(result.median_s("whence"))))
-            if count == SIZES[-1]:
+            if result.samples:
+                measured.append((math.log(count), math.log(result.median_s("whence"))))
+            if len(measured) == len(SIZES):
                 result = _with_exponent(result, measured)
             yield result
 

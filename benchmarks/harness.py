@@ -21,12 +21,20 @@ Prepared = TypeVar("Prepared")
 
 @dataclass(frozen=True)
 class Options:
-    """How to measure. ``is_small`` is a rehearsal: little data, to see that all runs; its numbers mean nothing."""
+    """How to measure. ``is_small`` is a rehearsal: little data, to see that all runs; its numbers mean nothing.
+
+    ``only``: only comparisons whose work is called so, in part.
+    """
 
     rounds: int = 7
     warm_up: int = 4
     is_small: bool = False
     with_java: bool = True
+    only: str = ""
+
+    def wants(self, work: str) -> bool:
+        """Whether this work is to be measured."""
+        return self.only in work
 
 
 @dataclass(frozen=True)
@@ -137,6 +145,9 @@ def timed(
 
 
 def measure(comparison: Comparison, options: Options) -> Result:
+    """Let the peers take turns. A comparison that is not wanted has no samples."""
+    if not options.wants(comparison.work):
+        return Result(comparison, {})
     samples: dict[str, list[Sample]] = {peer.name: [] for peer in comparison.peers}
     last = options.warm_up + options.rounds
     for number in range(last):

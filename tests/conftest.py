@@ -1,7 +1,9 @@
 """What all tests share: golden stores, Hypothesis profiles, long tests, and an honest last line."""
 
+import gc
 import os
 import shutil
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -16,13 +18,26 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 JAVA_TOOLS = ("java", "mvn")
 NO_JAVA = "needs " + " and ".join(JAVA_TOOLS) + " on the PATH"
-LONGEST = ("spark", "compat", "crash")  # folders whose files take minutes: begun last, one core would wait for them
+# Files and folders that take minutes: begun last, one core would wait for them.
+LONGEST = ("test_guide.py", "test_benchmarks.py", "compat", "spark", "crash", "examples")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("whence")
     group.addoption("--long", metavar="PART", help="run only the long tests, of this part (a number) or of all")
     group.addoption("--long-count", metavar="N", type=int, help="how many cases a long test runs")
+
+
+def pytest_configure() -> None:
+    """Do not ignore Ctrl-C, as what a shell runs in the background does: what tests start would ignore it, too."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection of garbage look at all the tests again: that takes longer than most of them."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -35,9 +50,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             return (wanted is None) == (marker is None)
         return wanted in ("all", str(marker.kwargs["part"]))
 
+    def rank(item: pytest.Item) -> int:
+        names = (item.path.name, item.path.parent.name)
+        return next((number for number, name in enumerate(LONGEST) if name in names), len(LONGEST))
+
     deselected = [item for item in items if not is_selected(item)]
     items[:] = [item for item in items if is_selected(item)]
-    items.sort(key=lambda item: item.path.parent.name not in LONGEST)
+    items.sort(key=rank)
     config.hook.pytest_deselected(items=deselected)
 
 

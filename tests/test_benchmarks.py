@@ -34,6 +34,13 @@ def test_peers_that_do_not_agree_end_the_run():
         measure(Comparison("work", peers), Options(rounds=2, warm_up=0))
 
 
+def test_only_what_is_asked_for_is_measured():
+    options, log = Options(rounds=1, warm_up=0, only="rest"), list[str]()
+    works = [Comparison(work, [peer("ours", [1], log=log)]) for work in ("at work", "at rest")]
+    assert [bool(measure(work, options).samples) for work in works] == [False, True]
+    assert log == ["ours"]
+
+
 TARGETS = [  # seconds of ours and theirs for 10 units, the target, the verdict
     (1, 6, Target(5, 7.5), "6x: met"),
     (1, 8, Target(5, 7.5), "8x: aim reached"),

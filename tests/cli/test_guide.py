@@ -6,6 +6,7 @@ import re
 import pytest
 
 from tests.cli.guide import BLOCK, GUIDE, PYTHON, commands, prepare, ran, timeless
+from tests.cli.shared_session import shared_session
 from whence.cli.commands import COMMANDS, Status
 from whence.cli.render import WHY_EMPTY
 from whence.lookup.answer import Receipt
@@ -43,9 +44,10 @@ def test_every_exit_status_and_kind_of_file_is_in_the_guide():
 @pytest.mark.slow
 def test_every_example_of_the_guide_prints_what_it_says(tmp_path):
     prepare(tmp_path)
-    for block in BLOCK.findall(TEXT):
-        for shown, printed in zip(commands(block), ran(block, tmp_path), strict=True):
-            assert [timeless(text) for text in printed] == [timeless(text) for text in shown]
+    with shared_session() as job:
+        for block in BLOCK.findall(TEXT):
+            for shown, printed in zip(commands(block), ran(block, tmp_path, job), strict=True):
+                assert [timeless(text) for text in printed] == [timeless(text) for text in shown]
 
 
 @pytest.mark.slow

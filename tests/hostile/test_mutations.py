@@ -7,7 +7,7 @@ import pytest
 
 from tests.hostile.fuzz import run_cases
 
-SHORT_COUNT = 1_000
+SHORT_COUNT = 500
 FAILURES_SHOWN = 20
 
 

@@ -21,6 +21,8 @@ from whence.pipeline.session import open_session
 ROOT = Path(__file__).parent.parent.parent
 SPARK = Path(pyspark.__file__).parent
 CHILD = Path(__file__).with_name("child.py")
+QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""What makes a Java that lives for seconds take half of the time: Spark's own processes are such, and executors."""
 PYTHON_PATH = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
 """Workers import the tasks of tests/ as they import whence: from the path."""
 
@@ -101,7 +103,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespac
     """
     folder = tmp_path_factory.mktemp("cluster")
     processes = []
-    environment = os.environ | {"SPARK_HOME": str(SPARK), "SPARK_WORKER_DIR": str(folder / "workers")}
+    environment = os.environ | {
+        "SPARK_HOME": str(SPARK),
+        "SPARK_WORKER_DIR": str(folder / "workers"),
+        "SPARK_DAEMON_JAVA_OPTS": QUICK,
+        "SPARK_LAUNCHER_OPTS": QUICK,
+    }
 
     def begin(name: str, role: str, host: str, *arguments: str) -> tuple[int, Path]:
         log = folder / f"{name}.log"
@@ -133,6 +140,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespac
         conf = {
             "spark.driver.host": "127.0.0.1",
             "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": QUICK,
             "spark.executorEnv.PYTHONPATH": PYTHON_PATH,
         }
         yield SimpleNamespace(master=master, workers={process for process, _ in workers}, conf=conf)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.spark import builder
-from tests.spark.conftest import PYTHON_PATH
+from tests.spark.conftest import PYTHON_PATH, QUICK
 from tests.spark.stores import DERIVED, check_store, make_store, sums
 from whence.door import build_store
 
@@ -89,7 +89,7 @@ def test_a_local_build_equals_the_dispatch_though_a_process_is_killed_in_each_pa
 
 
 def test_a_build_in_executors_equals_the_dispatch_though_one_is_killed_in_each_pass(build, store, expected):
-    built = build("local-cluster[2,1,1024]", fault="killed executor")
+    built = build("local-cluster[2,1,1024]", {"spark.executor.extraJavaOptions": QUICK}, fault="killed executor")
     assert "first-scan" in built.marks and "first-build" in built.marks
     assert len({place.java for place in built.places}) >= 3
     check_built(store, built, expected)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.conftest import SPARK
+from tests.spark.conftest import QUICK, SPARK
 from tests.spark.tasks import parent_of
 from whence.errors import UsageError
 from whence.pipeline.session import SparkSettings, open_session
@@ -53,7 +53,7 @@ def test_a_local_session_runs_tasks_on_all_cores_in_forks_of_our_daemon(session)
 
 
 def test_a_local_cluster_runs_tasks_in_executors_of_their_own(session):
-    told = session({"master": "local-cluster[2,1,1024]"})
+    told = session({"master": "local-cluster[2,1,1024]", "conf": {"spark.executor.extraJavaOptions": QUICK}})
     assert told["master"] == "local-cluster[2,1,1024]"
     executors = distinct(told, "java")
     assert len(executors) == 2 and told["java"] not in executors

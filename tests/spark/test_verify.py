@@ -10,6 +10,8 @@ from tests.pipeline.test_repair import built_files, files_in, flip
 from whence.cli.commands import Status, main
 from whence.door import build_store, repair_store, verify_store
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def store(spark, golden, tmp_path) -> Path:
