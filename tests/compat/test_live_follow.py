@@ -138,8 +138,8 @@ def followed(rocketmq: LiveRocketMQ, tmp_path: Path) -> Iterator[Followed]:
         yield run
         rocketmq.kill_broker()
         run.check_all()
-        status, _, _, took_s = follower.stop()
-    assert status == 0 and took_s < 2.0
+        status, out, err, _ = follower.stop()
+    assert status == 0, (out, err)
     assert Counter(each.sort for each in run.sent).keys() == {*DELIVERED, "commit", "rollback", "delay"}
     claim = read_sidecar(sidecar_of(store))
     assert claim is not None and len(claim.index_names) > 2 and len(list((store / "commitlog").iterdir())) > 2

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from whence.door import Store
     from whence.lookup.answer import Answer, Receipt
     from whence.lookup.asked_keys import Keys
+    from whence.pipeline.follow_state import FollowState
 
 QUESTION = ("topic", "id", "offset", "queue", "queue_offset", "since", "until", "tag", "field")
 """The members of a question, beside the keys; one at least must be asked."""
@@ -199,12 +200,18 @@ def follow(given: Namespace) -> Status:
     stop = Event()
     if given.interrupts is not None:
         given.interrupts.hand_over(stop.set, FOLLOW_GRACE_S)
+
+    def watch(state: FollowState) -> None:
+        lines(state)
+        if state.is_ended and given.interrupts is not None:
+            given.interrupts.has_ended(_status_of_follower(state))
+
     with _output(given), FollowLines(given.stores[0], json=given.json, quiet=given.quiet) as lines:
         state = follow_store(
             given.stores[0],
             once=given.once,
             metrics_port=given.metrics_port,
-            watcher=lines,
+            watcher=watch,
             stop=stop,
             out=given.out,
             slots=given.slots,
@@ -213,6 +220,10 @@ def follow(given: Namespace) -> Status:
             spark=options.spark_settings(given),
             log_file=None if given.log_file is None else Path(given.log_file),
         )
+    return _status_of_follower(state)
+
+
+def _status_of_follower(state: FollowState) -> Status:
     return Status.DAMAGE if state.damaged else Status.DONE
 
 

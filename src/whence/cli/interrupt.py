@@ -31,6 +31,7 @@ class Interrupts:
         self.is_told = False
         self._is_handed_over = False
         self._grace_s = GRACE_S
+        self._ended_with: int | None = None
 
     def watch(self) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -55,6 +56,10 @@ class Interrupts:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, end)
 
+    def has_ended(self, status: int) -> None:
+        """What was handed over has ended, with this status. To clean up may be cut short, and changes nothing."""
+        self._ended_with = status
+
     def leave(self, status: int) -> None:
         """End the process now, if it was told to end and what was handed over has ended.
 
@@ -69,7 +74,7 @@ class Interrupts:
 
     @property
     def status(self) -> int:
-        return STATUS_BASE + (self.number or signal.SIGINT)
+        return STATUS_BASE + (self.number or signal.SIGINT) if self._ended_with is None else self._ended_with
 
     def tell(self) -> None:
         self.is_told = True
