@@ -44,9 +44,10 @@ BAD_LINK = -1
 ANY_OFFSET = -(2**63)
 OFFSET_MAX = 2**63 - 1
 
-# A walk waits for memory at each step. So lanes take turns, and each asks ahead for the bytes of its next turn: in a
-# full file 110 ns a key; 930 with one lane, 180 with 8, 120 with 16, 130 with 64 (benchmarks/index_lookup.py).
-LANES = 32
+# A walk waits for memory at each step. So lanes take turns, and each asks ahead for the bytes of its next turn: on
+# one machine 930 ns a key with one lane, 180 with 8, 110 with 32, 130 with 64; on another 139 with 16, 91 with 32, 79
+# with 48, 79 with 64. Turns that all of 512 lanes take together took 111 there (benchmarks/index_lookup.py).
+LANES = 48
 LANE = np.dtype(
     [
         ("key_number", np.int64),
