@@ -2,6 +2,9 @@
 
 import json
 import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +42,19 @@ def noted(place: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
+def grown_store(folder: Path) -> tuple[Any, Callable[[], None]]:
+    """Most of a store, whose clock is put back now and then, and what gives it the rest."""
+    times = [number - (number // 20) * 12 for number in range(60)]
+    messages = [message(keys=f"k{number} every", at=times[number], body=b"b" * 150) for number in range(60)]
+    whole, part = make_store(folder / "whole", messages), make_store(folder / "store", messages[:30])
+
+    def grow() -> None:
+        for path in whole.log_files:
+            (part.folder / "commitlog" / path.name).write_bytes(path.read_bytes())
+
+    return replace(whole, folder=part.folder), grow
+
+
 def test_limits_come_from_options(made):
     assert reader_of(made).getDefaultReadLimit() == ReadAllAvailable()
     assert reader_of(made, maxBytesPerTrigger="77").getDefaultReadLimit() == ReadMaxBytes(77)
@@ -55,9 +71,60 @@ def test_batches_have_all_messages_once_until_there_are_no_more(made, limit):
         found += read(reader, noted(start), noted(end))
         start = end
     assert found == made.offsets
-    assert reader.reportLatestOffset() == start
+    assert reader.reportLatestOffset().items() <= start.items()
     assert reader.partitions(start, start) == []
     reader.stop()
+
+
+@pytest.mark.parametrize(
+    ("given", "first"),
+    [
+        ({}, 0),
+        ({"startingOffsets": "5th"}, 5),
+        ({"startingTimestamp": str(T + 17)}, 17),
+        ({"startingTimestamp": str(T + 17), "rows": "key"}, 17),
+        ({"startingTimestamp": str(T + 17), "mode": "permissive"}, 17),
+    ],
+)
+@pytest.mark.parametrize("limit", [{}, {"maxBytesPerTrigger": "1000"}, {"maxFilesPerTrigger": "1"}])
+def test_a_stream_that_begins_anew_after_each_batch_has_all_messages_once(tmp_path, given, first, limit):
+    made, grow = grown_store(tmp_path)
+    place, found, batches = None, [], 0
+    while True:
+        # Each run reads its options again: what was 15 minutes ago is another time by then.
+        options = given | limit
+        if "startingTimestamp" in given:
+            options["startingTimestamp"] = str(int(given["startingTimestamp"]) + batches * 1000)
+        if "startingOffsets" in given:
+            options["startingOffsets"] = str(made.offsets[5])
+        reader = reader_of(made, **options)
+        place = place or noted(reader.initialOffset())
+        end = noted(reader.latestOffset(place, reader.getDefaultReadLimit()))
+        if end == place and batches:
+            break
+        rows = read(reader, place, end)
+        assert rows == read(reader_of(made, **options), place, end), "a batch that runs again has the same rows"
+        reader.stop()
+        found += rows
+        place, batches = end, batches + 1
+        if batches == 1:
+            grow()
+    assert found == [offset for offset in made.offsets[first:] for _ in range(2 if "rows" in given else 1)]
+    assert batches >= 2
+
+
+def test_a_first_batch_that_was_not_finished_begins_where_it_did(tmp_path):
+    made, grow = grown_store(tmp_path)
+    reader = reader_of(made, startingTimestamp=str(T + 17))
+    start = reader.initialOffset()
+    end = noted(reader.latestOffset(noted(start), ReadAllAvailable()))
+    assert read(reader, noted(start), end) == made.offsets[17:30]
+    grow()
+    for options in ({"startingTimestamp": str(T + 35)}, {"startingTimestamp": str(T + 900)}, {}):
+        # Spark notes where a batch ends before it runs, and asks again where the first begins.
+        again = reader_of(made, **options)
+        assert read(again, noted(again.initialOffset()), end) == made.offsets[17:30]
+    assert again.partitions(end, end) == []
 
 
 @pytest.mark.parametrize("is_built", [False, True])

@@ -105,6 +105,12 @@ def test_rows_can_be_keys_and_a_begin_can_be_named(spark, tmp_path):
     late = Stream(spark, tmp_path / "late", made.folder)
     late.run(columns="physical_offset", startingTimestamp=str(T + 55), maxFilesPerTrigger=1)
     assert late.offsets() == made.offsets[55:]
+    # As if it had been killed in its first batch, and came back when its age is that of a later message.
+    shutil.rmtree(late.out)
+    for path in (*(late.checkpoint / "commits").iterdir(), *(late.checkpoint / "offsets").glob("[1-9]")):
+        path.unlink()
+    late.run(columns="physical_offset", startingTimestamp=str(T + 59), maxFilesPerTrigger=1)
+    assert late.offsets() == made.offsets[55:]
 
 
 def test_what_expired_unread_fails_or_is_passed_over_as_asked(spark, tmp_path):

@@ -5,7 +5,8 @@ out                                     the sidecar, if it does not lie beside t
 rows                                    message: a row a message; key: a row for each distinct key of a message
 columns                                 which columns, in this order; Spark does not tell a source which it needs
 startingOffsets, endingOffsets          earliest, latest, or a physical offset; the end is left out
-startingTimestamp, endingTimestamp      of storing: ISO 8601 or epoch ms; the end is left out
+startingTimestamp, endingTimestamp      of storing: ISO 8601 or epoch ms; the end is left out. A stream begins at
+                                        the first such message, and takes all behind it
 minPartitions                           into how many tasks at least a scan is cut, as far as that can be
 mode                                    failfast: damage is an error; permissive: it is told in column damage
 failOnDataLoss                          whether it is an error that what was asked for has expired

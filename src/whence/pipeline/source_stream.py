@@ -36,6 +36,10 @@ from whence.store.opening import open_folder
 
 LOG = logging.getLogger("whence")
 
+BEGAN = "from"
+"""Where the batch began that ends at an offset. Spark notes where the first batch ends, but asks again where the
+stream begins if it was not finished; by then the log's begin or end, or what was 15 minutes ago, is another place."""
+
 
 class StretchPartition(InputPartition):
     """One task's part of a batch."""
@@ -84,7 +88,8 @@ class WhenceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         place = Place.from_json(start)
         self._tell_loss(place)
-        return self._plan().latest(place, _limit(limit), self._target).to_json()
+        reached = self._plan().latest(place, _limit(limit), self._target)
+        return start if reached == place else reached.to_json() | {BEGAN: place.to_json()}
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         return self._plan().end().to_json()
@@ -93,7 +98,7 @@ class WhenceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._plan().end()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begin, to = Place.from_json(start), Place.from_json(end)
+        begin, to = Place.from_json(start if start == end else end.get(BEGAN, start)), Place.from_json(end)
         self._tell_loss(begin)
         self._tell_loss(to)
         plan = self._plan()
@@ -142,8 +147,9 @@ class WhenceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, StretchPartition)
-        # What a place says is where the stream is: an offset that it began with means nothing in another log.
-        wanted = wanted_of(replace(self._options, starting=None))
+        # Where a stream begins chooses its first place, and places alone say what lies between them: an offset means
+        # nothing in another log, an age is another time in each run, and a clock may be put back.
+        wanted = wanted_of(replace(self._options, starting=None, starting_ms=None))
         yield from SourceRead(self._options, self._names, wanted).read(partition.part)
 
 
