@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from random import Random
@@ -42,12 +43,15 @@ from tests.pipeline.source_rows import (
 )
 from tests.store_maker import MadeStore, T, make_store, message
 from whence.errors import CorruptError, NotFoundError, UsageError
+from whence.formats.hashing import key_hash
+from whence.formats.rocketmq.index_file import ITEM, item_position
 from whence.formats.time_blocks import BLOCK_SIZE, TIME_BLOCK
-from whence.pipeline import source_options, source_plan
+from whence.pipeline import source_options, source_plan, source_read
 from whence.pipeline.source import WhenceSource, register
 from whence.pipeline.source_filters import Condition, Span, Wanted, read_filters
 from whence.pipeline.source_options import parse_options
 from whence.pipeline.source_plan import PartKind
+from whence.store import message_columns
 from whence.store.message_columns import COLUMNS, DAMAGE, TYPES
 
 ROOT = Path(__file__).parents[2]
@@ -185,6 +189,60 @@ def test_a_damaged_chain_is_scanned_around(own: Path):
             data[at : at + 4] = (200).to_bytes(4, "big")  # a chain never leads to a newer item
         path.write_bytes(data)
     assert in_order(read(own, KEY_A, rows="key")) == meet(all_rows(own, by_key=True), KEY_A)
+
+
+@pytest.fixture
+def common(tmp_path, monkeypatch) -> MadeStore:
+    """600 messages that bear one key, of which 20 are read at once."""
+    for module in (message_columns, source_read):
+        monkeypatch.setattr(module, "ROWS_MAX", 20)
+    records = [message(keys=f"every k{number}", at=number, body=b"b" * 8000) for number in range(600)]
+    made = make_store(tmp_path / "store", records, file_size=1 << 20, indexed=0, queues=False)
+    build_sidecar(made.folder, items=5000)
+    return made
+
+
+EVERY = [EqualTo(("key",), "every")]
+
+
+def test_a_key_that_very_many_messages_bear_takes_the_memory_of_a_few(common: MadeStore):
+    parts, reader = plan(common.folder, EVERY, rows="key", columns="key,physical_offset,body")
+    assert [part.kind for part in parts] == [PartKind.INDEX]
+    next(reader.read(parts[0]))  # all that has to be loaded and compiled is by now
+    offsets: list[int] = []
+    tracemalloc.start()
+    for batch in reader.read(parts[0]):
+        if not offsets:
+            tracemalloc.reset_peak()  # what opens a store has room for a scan
+        offsets += batch.column("physical_offset").to_pylist()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert offsets == common.offsets
+    assert peak < 600 * 8000 / 4, peak
+
+
+@pytest.mark.parametrize("harm", ["of the log", "of the index"])
+def test_damage_that_is_met_late_among_very_many_takes_no_message_twice_and_none_away(common: MadeStore, harm: str):
+    bad = common.offsets[500]
+    mode = {}
+    if harm == "of the log":
+        base = bad - bad % (1 << 20)
+        hurt(common.folder / "commitlog" / f"{base:020d}", bad - base + 100)
+        with pytest.raises(CorruptError, match=f"at byte {bad - base}"):
+            read(common.folder, EVERY, rows="key")
+        mode = {"mode": "permissive"}
+    else:
+        (path,) = (common.folder.with_name("store.whence") / "index").iterdir()
+        items = np.frombuffer(path.read_bytes(), ITEM, 1200, item_position(50, 1)).copy()
+        every = np.flatnonzero(items["key_hash"] == key_hash("T", "every"))
+        items["physical_offset"][every[500]] += 4  # leads to no record
+        items["previous_item"][every[30]] = 0  # and the 30 before it are cut off
+        path.write_bytes(
+            path.read_bytes()[: item_position(50, 1)] + items.tobytes() + path.read_bytes()[item_position(50, 1201) :]
+        )
+    rows = read(common.folder, EVERY, rows="key", columns="key,physical_offset", **mode)
+    found = sorted(row["physical_offset"] for row in rows)
+    assert found == [offset for offset in common.offsets if harm == "of the index" or offset != bad]
 
 
 WINDOW = [GreaterThanOrEqual(("store_timestamp_ms",), T + 1500), LessThanOrEqual(("store_timestamp_ms",), T + 1600)]

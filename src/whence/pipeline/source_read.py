@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,9 +19,12 @@ from whence.pipeline.source_plan import Part, PartKind, Piece, plan_read, told
 from whence.store.damage import Damage
 from whence.store.log_file import LogFile
 from whence.store.log_scan import FileScan, scan_rows
-from whence.store.message_columns import MessageColumns
+from whence.store.message_columns import ROWS_MAX, MessageColumns
 from whence.store.message_store import MessageStore
 from whence.store.opening import open_folder
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,21 +134,33 @@ class PartReader:
         yield from self._looked_up(questions, Piece(0, OFFSET_MAX))
 
     def _looked_up(self, questions: Sequence[Question], within: Piece) -> Iterator[Any]:
-        """The messages at the candidates of all questions. If one is none, each is looked at before."""
-        for whole in (False, True):
-            found: list[int] = []
-            for question in questions:
-                offsets, damage = candidates(self._store, question, within, whole=whole)
-                self._stop_at(damage)
-                found += offsets
+        """The messages at the candidates of all questions. From the first that is none on, each is looked at."""
+        found, done, whole = self._candidates(questions, within, whole=False), 0, False
+        while done < len(found):
+            some = found[done : done + ROWS_MAX]  # their records are looked at before the first batch is made
+            made = self._columns.at(self._log, some, self._wanted.mask)
             try:
-                made = list(self._columns.at(self._log, np.unique(np.array(found, np.int64)), self._wanted.mask))
+                first = next(made, None)
             except (FormatError, NotFoundError):
                 if whole:
                     raise
+                # An index may turn out to be damaged now: then it may have left something out before, too.
+                checked = self._candidates(questions, within, whole=True)
+                found, done, whole = np.setdiff1d(checked, found[:done], assume_unique=True), 0, True
                 continue
-            yield from made
-            return
+            if first is not None:
+                yield first
+                yield from made
+            done += len(some)
+
+    def _candidates(self, questions: Sequence[Question], within: Piece, *, whole: bool) -> NDArray[np.int64]:
+        """Where messages may lie that answer one of the questions, in order, each once."""
+        found = [np.empty(0, np.int64)]
+        for question in questions:
+            offsets, damage = candidates(self._store, question, within, whole=whole)
+            self._stop_at(damage)
+            found.append(np.array(offsets, np.int64))
+        return np.unique(np.concatenate(found))
 
     # -- what is missing -------------------------------------------------------------------------------------
 
