@@ -136,6 +136,24 @@ def test_a_key_is_looked_up_in_every_topic_and_where_no_index_is(odd: MadeStore)
     assert any(row["physical_offset"] >= indexed_to for row in rows), "in the stretch that no index covers, too"
 
 
+@pytest.mark.parametrize("count", [64, 65, 3000])
+@pytest.mark.parametrize("column", ["key", "unique_id"])
+@pytest.mark.parametrize("road", ["index", "scan", "too many"])
+def test_any_number_of_keys_can_be_asked(odd: MadeStore, monkeypatch, count: int, column: str, road: str):
+    rows = all_rows(odd.folder, by_key=True)
+    borne = sorted({row[column] for row in rows if row[column]}, key=str)
+    asked = tuple(Random(count).sample(borne, 60)) + tuple(f"nosuch-{number}" for number in range(count - 60))
+    lookups = count * 4  # in each topic
+    monkeypatch.setattr(source_plan, "LOOKUPS_MAX", lookups - 1 if road == "too many" else lookups)
+    filters = [In((column,), asked)]
+    parts, reader = plan(odd.folder, filters, rows="key", scan="true" if road == "scan" else "false")
+    assert (PartKind.INDEX in {part.kind for part in parts}) == (road == "index")
+    wanted = meet(rows, filters)
+    assert in_order(rows_of(reader, parts)) == wanted and len(wanted) >= 60
+    parts, _ = plan(odd.folder, [*filters, EqualTo(("topic",), "orders")], rows="key")
+    assert parts[0].kind is PartKind.INDEX, "in one topic there are few enough"
+
+
 def test_what_contradicts_itself_reads_nothing(odd: MadeStore):
     for filters in (
         [EqualTo(("key",), "a"), EqualTo(("key",), "b")],
