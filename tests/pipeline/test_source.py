@@ -10,6 +10,7 @@ import tracemalloc
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,6 +42,7 @@ from tests.pipeline.source_rows import (
     rows_of,
     some_filters,
 )
+from tests.reference import encode_record
 from tests.store_maker import MadeStore, T, make_store, message
 from whence.errors import CorruptError, NotFoundError, UsageError
 from whence.formats.hashing import key_hash
@@ -52,6 +54,7 @@ from whence.pipeline.source_filters import Condition, Span, Wanted, read_filters
 from whence.pipeline.source_options import parse_options
 from whence.pipeline.source_plan import PartKind
 from whence.store import message_columns
+from whence.store.log_file import LogFile
 from whence.store.message_columns import COLUMNS, DAMAGE, TYPES
 
 ROOT = Path(__file__).parents[2]
@@ -176,6 +179,34 @@ def test_the_end_is_that_of_the_plan_though_the_log_grows(odd: MadeStore, tmp_pa
     path.write_bytes(whole)
     assert [row["physical_offset"] for row in rows_of(reader, parts)] == odd.offsets[:40]
     assert len(read(folder)) > 40
+
+
+def test_many_offsets_walk_through_each_file_once_where_no_queue_leads_to_them(tmp_path, monkeypatch):
+    within = encode_record(message(keys="within", body=b"w" * 90))
+    records = [message(keys=f"k{number}", at=number, body=b"b" * 99 + within) for number in range(300)]
+    made = make_store(tmp_path / "store", records, file_size=1 << 15, indexed=0, queues=False)
+    walked: list[int] = []
+    plain_walk = LogFile.walk
+
+    def walk(file: LogFile, position: int, *others: Any) -> Any:
+        stopped = plain_walk(file, position, *others)
+        walked.append(stopped.position - position)
+        return stopped
+
+    monkeypatch.setattr(LogFile, "walk", walk)
+    behind = [offset + size for offset, size in zip(made.offsets, (1, 88 + 99) * 150, strict=True)]
+    wanted = made.offsets[::3]
+    parts, reader = plan(made.folder, [In(("physical_offset",), (*wanted, *behind, -1, 1 << 40))])
+    assert [part.kind for part in parts] == [PartKind.OFFSETS]
+    walked.clear()
+    assert [row["physical_offset"] for row in rows_of(reader, parts)] == wanted
+    assert made.end_offset * 0.9 < sum(walked) < made.end_offset * 1.5
+
+    hurt(made.log_files[1], made.offsets[150] % (1 << 15) + 100)
+    before = [offset for offset in wanted if offset < made.offsets[150]]
+    assert read(made.folder, [In(("physical_offset",), before)], columns="physical_offset")
+    with pytest.raises(CorruptError, match=f"{made.log_files[1].name} at byte"):
+        read(made.folder, [In(("physical_offset",), (*wanted, made.offsets[152] + 1))])
 
 
 # -- index and time blocks are claims ------------------------------------------------------------------------

@@ -158,6 +158,17 @@ def join_receipts(stores: Sequence[MessageStore], receipts: list[Receipt], *, em
     return joined
 
 
+def is_queued(store: MessageStore, physical_offset: int) -> bool:
+    """Whether a whole record lies here, and its queue leads to it."""
+    try:
+        message = store.read(physical_offset)
+        return (
+            store.queue(message.topic, message.queue).entry(message.queue_offset).physical_offset == physical_offset
+        )
+    except (FormatError, NotFoundError):
+        return False
+
+
 def _entry_of(queue: ConsumeQueue, queue_offset: int) -> Entry | None:
     """The entry of a queue offset; None if its file has expired."""
     try:
@@ -262,13 +273,8 @@ class LogSearch:
 
         The queue proves it, where it leads here; else a walk from the file's start does. That is no scan.
         """
-        try:
-            message = self.store.read(physical_offset)
-            entry = self.store.queue(message.topic, message.queue).entry(message.queue_offset)
-            if entry.physical_offset == physical_offset:
-                return True
-        except (FormatError, NotFoundError):
-            pass
+        if is_queued(self.store, physical_offset):
+            return True
         damage: list[Damage] = []
         met = self.store.commit_log.is_boundary(physical_offset, damage)
         if not met:

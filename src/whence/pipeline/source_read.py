@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from whence.errors import CorruptError, FormatError, NotFoundError
-from whence.files.names import OFFSET_MAX
 from whence.lookup.question import Question
-from whence.lookup.search import candidates
+from whence.lookup.search import candidates, is_queued
 from whence.pipeline.source_filters import Wanted
 from whence.pipeline.source_options import SourceOptions
 from whence.pipeline.source_plan import Part, PartKind, Piece, plan_read, told
@@ -130,8 +129,23 @@ class PartReader:
             yield from self._looked_up(questions, piece)
 
     def _at_offsets(self, offsets: Sequence[int]) -> Iterator[Any]:
-        questions = [Question(offset=offset, oldest_first=True) for offset in offsets]
-        yield from self._looked_up(questions, Piece(0, OFFSET_MAX))
+        """The records that begin at some of these offsets, which are sorted."""
+        found: list[int] = []
+        damage: list[Damage] = []
+        known: int | None = None  # where a record begins, or the file's end
+        for offset in offsets:
+            if is_queued(self._store, offset):
+                known, damage = offset, []
+            elif known is None or known < offset:
+                # So that all walks together go through a file once.
+                if known is None or self._log.base_of(known) != self._log.base_of(offset):
+                    damage = []
+                known = self._log.boundary_behind(offset, damage, known)
+            if known == offset:
+                found.append(offset)
+            else:
+                self._stop_at(damage)  # it may have hidden it
+        yield from self._columns.at(self._log, np.array(found, np.int64), self._wanted.mask)
 
     def _looked_up(self, questions: Sequence[Question], within: Piece) -> Iterator[Any]:
         """The messages at the candidates of all questions. From the first that is none on, each is looked at."""

@@ -149,12 +149,19 @@ class CommitLog:
 
         Damage that the walk met is added to ``damage``. ``known`` is an offset before it that a walk has met already.
         """
+        return self.boundary_behind(physical_offset, damage, known) == physical_offset
+
+    def boundary_behind(self, physical_offset: int, damage: list[Damage], known: int | None = None) -> int | None:
+        """Where a walk from the start of its file comes out that goes on until it meets this offset or is behind it.
+
+        It is before it if the file's records end before; None if no file holds the offset.
+        """
         base = self._files.base_of(physical_offset)
         if base is None:
-            return False
+            return None
         position = physical_offset - base
         begin = known - base if known is not None and base <= known <= physical_offset else 0
-        return self._walk_through(base, begin, position, None, array("q"), damage) == position
+        return base + self._walk_through(base, begin, position, None, array("q"), damage)
 
     def next_boundary(self, physical_offset: int) -> int:
         """Where the next record begins, or will: here, or in the next file if a blank fills this one."""
