@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import reduce
+from operator import and_
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,11 +20,13 @@ from pyspark.sql import functions as F  # noqa: N812, as all of Spark's users wr
 import whence
 from tests.golden import FEW
 from tests.pipeline.source_rows import FILE_SIZE, Row, all_rows, make_odd_store, meet, some_filters
-from tests.spark.conftest import PYTHON_PATH
+from tests.spark.conftest import PYTHON_PATH, ROOT
 from tests.store_maker import MadeStore, T
 from whence.store.message_columns import COLUMNS, DAMAGE, TYPES
 
 pytestmark = pytest.mark.slow
+
+ZONE = "Asia/Tokyo"
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +34,7 @@ def registered(spark: SparkSession) -> Iterator[SparkSession]:
     whence.spark.register(spark)
     whence.spark.register(spark)  # a second time does no harm
     zone = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    spark.conf.set("spark.sql.session.timeZone", ZONE)
     yield spark
     spark.conf.set("spark.sql.session.timeZone", str(zone))
 
@@ -83,12 +87,12 @@ SQL = {
 }
 
 
-def column_of(each: Any) -> Any:
-    """A filter of the source as a column of Spark's."""
+def column_of(each: Any, suffix: str = "") -> Any:
+    """A filter of the source as a column of Spark's, over columns of these names with a suffix."""
     kind = type(each).__name__
     if kind == "Not":
-        return ~column_of(each.child)
-    column = F.col(each.attribute[0])
+        return ~column_of(each.child, suffix)
+    column = F.col(each.attribute[0] + suffix)
     match kind:
         case "In":
             return column.isin(*each.value) if each.value else F.lit(False)
@@ -114,6 +118,24 @@ def column_of(each: Any) -> Any:
     return compared
 
 
+def some_condition(random: Random, rows: list[Row], suffix: str) -> Any:
+    """Filters joined by AND, now and then with an OR somewhere, or with what Spark keeps for itself."""
+
+    def joined() -> Any:
+        columns = [column_of(each, suffix) for each in some_filters(random, rows, rows[0].keys())]
+        if random.random() < 0.3:
+            columns.append(F.size(f"keys{suffix}") < 3)
+        return reduce(and_, columns)
+
+    condition = joined()
+    match random.choice(["and", "and", "and", "either", "and either"]):
+        case "either":
+            return condition | joined()
+        case "and either":
+            return condition & (joined() | joined())
+    return condition
+
+
 @pytest.mark.parametrize("rows", ["message", "key"])
 def test_a_pushed_filter_gives_what_spark_itself_gives(registered: SparkSession, odd: MadeStore, rows: str):
     # One DataFrame for all: what one query pushed down must not show in another.
@@ -122,18 +144,18 @@ def test_a_pushed_filter_gives_what_spark_itself_gives(registered: SparkSession,
     expected = all_rows(odd.folder, by_key=rows == "key")
     random = Random(rows)
     pushed_some = 0
-    for number in range(50):
-        filters = some_filters(random, expected, expected[0].keys())
-        condition = column_of(filters[0])
-        for each in filters[1:]:
-            condition &= column_of(each)
-        if random.random() < 0.3:
-            condition &= F.size("keys") < 3  # what Spark keeps for itself
-        query = pushed.where(condition)
+    for number in range(40):
+        suffix = random.choice(["", "", "_there"])  # under a projection that names all columns anew
+        condition = some_condition(random, expected, suffix)
         offsets = ["physical_offset", "key"] if rows == "key" else ["physical_offset"]
-        found = [tuple(row) for row in query.select(offsets).collect()]
-        wanted = [tuple(row) for row in kept.where(condition).select(offsets).collect()]
-        assert sorted(found) == sorted(wanted), f"{number}: {filters}"
+        found, wanted = (
+            frame.select([F.col(name).alias(name + suffix) for name in frame.columns] if suffix else "*")
+            .where(condition)
+            .select([name + suffix for name in offsets])
+            .collect()
+            for frame in (pushed, kept)
+        )
+        assert sorted(map(tuple, found)) == sorted(map(tuple, wanted)), f"{number}: {condition}"
         pushed_some += bool(found)
     kept.unpersist()
     assert pushed_some > 12
@@ -182,8 +204,28 @@ def test_the_plan_shows_what_is_pushed_down(registered: SparkSession, odd: MadeS
     shown = re.sub(r"#\d+L?", "", capsys.readouterr().out)
     assert "Condition : (size(keys, false) > 1)" in shown
     assert re.search(r"PushedFilters: .*EqualTo\(topic,orders\)", shown) and "In(key, [a,b])" in shown
+    load(registered, odd.folder).select(F.col("topic").alias("place")).where("place = 'orders'").explain("formatted")
+    assert "EqualTo(topic,orders)" in capsys.readouterr().out
     load(registered, odd.folder, pushdown="never").where("topic = 'x'").explain("formatted")
     assert "EqualTo" not in capsys.readouterr().out
+
+
+def test_the_plans_on_the_page_are_those_that_spark_prints(registered: SparkSession, odd: MadeStore, capsys):
+    java: Any = registered._jvm
+    registered.conf.set("spark.sql.session.timeZone", java.java.util.TimeZone.getDefault().getID())  # that of plans
+    page = (ROOT / "docs" / "spark.md").read_text()
+    shown = re.findall(r"```python\n(keys|messages)(.*explain.*)\n```\n```\n((?:.|\n)*?)```", page)
+    assert len(shown) == 2
+    printed = []
+    for name, query, plan in shown:
+        columns = ",".join(re.findall(r"(\w+):", plan.partition("ReadSchema: ")[2].partition("\n")[0]))
+        frame = load(registered, odd.folder, rows="key" if name == "keys" else "message", columns=columns)
+        eval(f"frame{query}", {"frame": frame})
+        printed.append(capsys.readouterr().out)
+    registered.conf.set("spark.sql.session.timeZone", ZONE)
+    for whole, (*_, part) in zip(printed, shown, strict=True):
+        whole, part = (re.sub(r"#\d+L?", "", text).strip() for text in (whole, part))
+        assert whole.startswith(part), whole
 
 
 def test_damage_is_told_with_file_and_position(registered: SparkSession, odd: MadeStore, tmp_path):
