@@ -6,6 +6,7 @@ Asks a server what docs/spark.md promises, and prints what it got as JSON.
 import io
 import json
 import sys
+import warnings
 from contextlib import redirect_stdout
 from typing import Any
 
@@ -27,7 +28,10 @@ def main(address: str, store: str) -> None:
     except UsageError as error:
         told["not there"] = str(error)
     source.WhenceSource.__module__ = source.__name__
-    whence.spark.register(spark)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        whence.spark.register(spark)
+    told["warned"] = [[str(each.message), each.filename] for each in warned]
 
     def load(**options: str) -> Any:
         return spark.read.format("whence").options(rows="key", **options).load(store)
@@ -52,6 +56,13 @@ def main(address: str, store: str) -> None:
     writer = messages.writeStream.format("memory").queryName("messages")
     writer.trigger(availableNow=True).start().awaitTermination()
     told["stream"] = sorted(row["physical_offset"] for row in spark.table("messages").collect())
+
+    with whence.open(store) as opened:
+        told["found here"] = opened.find_many(["a"], system_topics=True).num_rows
+        try:
+            opened.find_many(["a"], spark=True)
+        except UsageError as error:
+            told["found on Spark"] = str(error)
     print(json.dumps(told))
 
 

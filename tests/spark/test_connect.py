@@ -50,6 +50,12 @@ def test_a_client_of_a_server_gets_the_same_rows(address, tmp_path):
     assert told["other"] == at["ключ"]
     assert told["both"] == len(set(at["a"]) & set(at["ключ"])) > 0
     assert told["stream"] == odd.offsets
+    ((warned, file),) = [each for each in told["warned"] if "narrow" in each[0]]
+    assert warned.startswith("in this session filters narrow nothing") and "Spark Connect" in warned
+    assert 'option("pushdown", "always")' in warned and file == str(CLIENT)
+    # What runs as tasks says at once that it cannot run here.
+    assert told["found here"] == len(at["a"])
+    assert "a client of Spark Connect" in told["found on Spark"] and "process" in told["found on Spark"]
     # Nothing is narrowed that another query may use, unless the user says that none does.
     assert "PushedFilters" not in told["plan"]
     assert "EqualTo(key,a)" in told["narrowed plan"]

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from functools import reduce
 from operator import and_
@@ -22,6 +23,7 @@ from tests.golden import FEW
 from tests.pipeline.source_rows import FILE_SIZE, Row, all_rows, make_odd_store, meet, some_filters
 from tests.spark.conftest import PYTHON_PATH, ROOT
 from tests.store_maker import MadeStore, T
+from whence.pipeline import fresh_scans
 from whence.store.message_columns import COLUMNS, DAMAGE, TYPES
 
 pytestmark = pytest.mark.slow
@@ -183,6 +185,21 @@ def test_queries_of_one_load_do_not_disturb_each_other(registered: SparkSession,
     cached = frame.where("key = 'a'").cache()
     assert cached.count() == counts["a"] and frame.where("key = 'k7'").count() == counts["k7"]
     cached.unpersist()
+
+
+def test_who_registers_is_warned_where_filters_narrow_nothing(spark: SparkSession, odd: MadeStore, tmp_path):
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("error")
+        whence.spark.register(spark)
+        patch.setattr(fresh_scans, "RULE", "whence.Another")
+        patch.setattr(fresh_scans, "SOURCE", tmp_path / "Another.java")
+        fresh_scans.SOURCE.write_text("package whence; class Another extends Nothing {}")
+        with pytest.warns(UserWarning, match=r'narrow nothing.*"pushdown", "always".*CompileException.*Nothing'):
+            whence.spark.register(spark)
+    keys, rows = load(spark, odd.folder, rows="key", columns="key"), all_rows(odd.folder, by_key=True)
+    assert keys.where("key = 'a'").count() == sum(row["key"] == "a" for row in rows)
+    assert keys.count() == len(rows), "nothing was narrowed that another query may use"
+    whence.spark.register(spark)
 
 
 def test_what_is_appended_is_in_the_next_query(registered: SparkSession, odd: MadeStore, tmp_path):

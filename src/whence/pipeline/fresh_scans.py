@@ -24,11 +24,11 @@ RULE = "whence.FreshScans"
 SOURCE = Path(__file__).with_name("FreshScans.java")
 
 
-def install(spark: SparkSession) -> bool:
-    """Add the rule to a session, if it is not there; False if this session or this Spark does not take it."""
+def install(spark: SparkSession) -> str:
+    """Add the rule to a session, if it is not there. Why it cannot be added; "" if it can."""
     session = getattr(spark, "_jsparkSession", None)
     if session is None:
-        return False  # Spark Connect, whose client may have no py4j
+        return "a client of Spark Connect cannot add a rule to its server's optimizer"  # nor need it have py4j
     from py4j.protocol import Py4JError, Py4JJavaError
 
     jvm = spark._jvm
@@ -37,7 +37,7 @@ def install(spark: SparkSession) -> bool:
         methods = session.experimental()
         rules = methods.extraOptimizations()
         if any(rules.apply(number).ruleName() == RULE for number in range(rules.size())):
-            return True
+            return ""
         compiler = jvm.org.codehaus.janino.SimpleCompiler()
         compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
         compiler.cook(SOURCE.read_text())
@@ -50,6 +50,7 @@ def install(spark: SparkSession) -> bool:
         )
         rule = constructor.newInstance(gateway.new_array(jvm.java.lang.Object, 0))
         getattr(methods, "extraOptimizations_$eq")(rules.appended(rule))
-    except (Py4JError, Py4JJavaError, TypeError):
-        return False
-    return True
+    except (Py4JError, Py4JJavaError, TypeError) as error:
+        reason = str(getattr(error, "java_exception", error)).partition("\n")[0]
+        return f"this Spark does not take a rule of its optimizer: {reason}"
+    return ""

@@ -105,6 +105,11 @@ def open_session(
         use_this_python(active)
         yield SparkSession.builder.getOrCreate()
         return
+    if "SPARK_CONNECT_MODE_ENABLED" in os.environ and "SPARK_LOCAL_REMOTE" not in os.environ:
+        raise UsageError(
+            "this process is a client of Spark Connect, which runs no tasks, and Spark allows no session beside it: "
+            "do this in a process whose environment has no SPARK_CONNECT_MODE_ENABLED"
+        )
     _quiet_gateway()
     with _own_folder() as folder:
         java_options = tuple(ROOMY if moves_rows and option == TERSE else option for option in JAVA_OPTIONS)

@@ -30,13 +30,19 @@ if TYPE_CHECKING:
 
 READ_ONLY = 'Spark only reads stores; whence.create("store") makes one, with append and append_batch'
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+UNNARROWED = (
+    "in this session filters narrow nothing that whence reads: every query scans, and its answer is right; "
+    'option("pushdown", "always") narrows, in a load() that serves one query only'
+)
 
 
 def register(spark: SparkSession) -> None:
     """Make ``format("whence")`` known to a session, and have Spark push filters down to such sources.
 
-    Tasks on this machine run in this Python, unless PYSPARK_PYTHON says otherwise.
+    A warning if that cannot be. Tasks on this machine run in this Python, unless PYSPARK_PYTHON says otherwise.
     """
+    import warnings
+
     from whence.pipeline import fresh_scans
     from whence.pipeline.session import use_this_python
 
@@ -45,10 +51,13 @@ def register(spark: SparkSession) -> None:
     is_connected = not hasattr(spark, "_jsparkSession")  # to a server, by Spark Connect
     if not is_connected:
         use_this_python(spark.sparkContext)
-    spark.dataSource.register(GuardedSource if fresh_scans.install(spark) else WhenceSource)
+    why_not = fresh_scans.install(spark)
+    spark.dataSource.register(WhenceSource if why_not else GuardedSource)
     spark.conf.set(PUSHDOWN, "true")
     if is_connected:
         _try_server(spark)
+    if why_not:
+        warnings.warn(f"{UNNARROWED} ({why_not})", stacklevel=2)
 
 
 def _try_server(spark: SparkSession) -> None:
