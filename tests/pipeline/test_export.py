@@ -24,16 +24,19 @@ from tests.reference import COMPRESSED
 from tests.store_maker import FILE_SIZE, MadeStore, T, make_store, message
 from whence.errors import LockedError, UsageError
 from whence.files.lock import StoreLock
+from whence.files.mapped_file import MappedFile
 from whence.formats.rocketmq.message import Message
 from whence.lookup.answer import as_json, message_to_dict
 from whence.lookup.asked_keys import read_keys
 from whence.lookup.field_search import FieldScan
 from whence.lookup.question import make_question
-from whence.pipeline import export_files
+from whence.pipeline import export_files, export_tasks
 from whence.pipeline.export import Exported, ExportOptions, Tools, export_with
 from whence.pipeline.export_files import Format, day_of, escaped
-from whence.store import log_scan
+from whence.pipeline.export_tasks import PartRows
+from whence.store import log_scan, message_columns
 from whence.store.index_file import Shape
+from whence.store.log_file import LogFile, PlainBudget
 from whence.store.message_columns import COLUMNS
 from whence.store.message_store import Dialect
 from whence.store.opening import open_folder
@@ -61,9 +64,28 @@ def plain_tools() -> Iterator[Tools]:
     yield Tools(OneByOne(), never, never)
 
 
+@contextmanager
+def tools_with_where() -> Iterator[Tools]:
+    """Tools whose ``where`` knows one expression, and gives offsets as Spark would."""
+
+    def where(parts: Any, row_filter: Any, sql: str, work: Path) -> Any:
+        assert sql == "odd"
+        found = []
+        for part in parts:
+            with MappedFile(Path(part.path)) as mapped:
+                rows = PartRows(part, LogFile(mapped, part.base, PlainBudget()), row_filter)
+                odd = [some["physical_offset"][some["queue_offset"] % 2 == 1].tobytes() for some in rows]
+            path = work / str(part.number)
+            path.write_bytes(b"".join(odd))
+            found.append(replace(part, offsets_path=str(path)))
+        return found, []
+
+    yield Tools(OneByOne(), where, lambda *_: [])
+
+
 def export(store: Path, target: Path, *, tools: Any = plain_tools, **given: Any) -> Exported:
     """``given``: a question, and the options of an export."""
-    names = ("format", "rebuild", "jobs", "part_size")
+    names = ("format", "rebuild", "jobs", "part_size", "where")
     options = {name: given.pop(name) for name in names if name in given}
     options["format"] = Format(options.get("format", "parquet"))
     keys = tuple(read_keys(given.pop("keys", [])))
@@ -131,7 +153,7 @@ class TestParquet:
         assert offsets == [each.physical_offset for each in found(golden(name).store)]
 
     def test_writes_many_topics_with_few_files_open(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(log_scan, "ROWS", 7)
+        monkeypatch.setattr(export_tasks, "ROWS_AT_ONCE", 7)
         monkeypatch.setattr(export_files, "OPEN_MAX", 2)
         monkeypatch.setattr(export_files, "WAITING_SIZE_MAX", 500)
         monkeypatch.setattr(export_files, "ROW_GROUP_SIZE", 2000)
@@ -306,6 +328,43 @@ class TestASecondRun:
         a, b = files_of(tmp_path / "a"), files_of(tmp_path / "b")
         assert a.pop("_export.json") and b.pop("_export.json")
         assert a == b
+
+    @pytest.mark.parametrize("format", Format)
+    def test_is_cut_at_the_same_messages_with_and_without_an_index(self, tmp_path, monkeypatch, format):
+        for limited, name in ((log_scan, "ROWS"), (export_tasks, "ROWS_AT_ONCE"), (message_columns, "ROWS_MAX")):
+            monkeypatch.setattr(limited, name, 40)
+        for name, size in (("ROW_GROUP_SIZE", 12_000), ("WAITING_SIZE_MAX", 20_000), ("BULK_SIZE_MAX", 20_000)):
+            monkeypatch.setattr(export_files, name, size)
+        records = [
+            message(
+                keys="every" if number % 3 else "",
+                at=number,
+                topic=("orders", "orders", "payments", "%RETRY%group")[number % 4],
+                body=bytes([97 + number % 26]) * (number * 37 % 500),
+            )
+            for number in range(1300)
+        ]
+        made = make_store(tmp_path / "store", records, file_size=300_000, indexed=0, queues=False)
+        questions: list[dict[str, Any]] = [
+            {},
+            {"since": T + 401, "until": T + 1017},
+            {"since": T + 401, "topic": "orders"},
+            {"since": T + 401, "where": "odd"},
+            {"key": "every"},
+        ]
+
+        def names_and_sums(question: dict[str, Any], jobs: int, **given: Any) -> dict[str, str]:
+            given |= {"format": format, "jobs": jobs, "part_size": 100_000, "tools": tools_with_where, **question}
+            export(made.folder, tmp_path / "out", rebuild=True, **given)
+            files = files_of(tmp_path / "out")
+            del files["_export.json"]
+            return files
+
+        wanted = [names_and_sums(question, 1) for question in questions]
+        assert {len(files) for files in wanted} != {1}
+        build_index(made)
+        assert wanted == [names_and_sums(question, 3) for question in questions]
+        assert wanted == [names_and_sums(question, 7, scan=True) for question in questions]
 
     def test_keeps_the_files_of_a_part_when_the_log_has_grown(self, tmp_path):
         made = make_store(tmp_path / "store", MESSAGES[:25])

@@ -148,7 +148,11 @@ class ExportedParts:
 
 
 class PartRows:
-    """Yields the rows (SCANNED) of the messages of a part that answer the question, some at a time."""
+    """Yields the rows (SCANNED) of the messages of a part that answer the question: ROWS_AT_ONCE, and at last fewer.
+
+    It takes as many, whichever pieces are scanned for them: then what is made of the rows is cut at the same messages
+    with and without an index. The array is used again: the next rows are in the same one.
+    """
 
     def __init__(self, part: Part, file: LogFile, row_filter: RowFilter) -> None:
         self._part = part
@@ -160,7 +164,7 @@ class PartRows:
     def __iter__(self) -> Iterator[NDArray[np.void]]:
         if self._part.offsets_path is not None:
             return self._found(read_whole(Path(self._part.offsets_path), self._file.file.size * 8))
-        return self._scanned() if self._part.offsets is None else self._found(self._part.offsets)
+        return _in_runs(self._scanned()) if self._part.offsets is None else self._found(self._part.offsets)
 
     def _scanned(self) -> Iterator[NDArray[np.void]]:
         base, rows = self._part.base, scan_rows()
@@ -183,6 +187,23 @@ class PartRows:
                 what = "the record that was found here changed while it was read"
                 raise CorruptError(what, position=int(some[count]), path=self._part.path)
             yield rows
+
+
+def _in_runs(batches: Iterator[NDArray[np.void]]) -> Iterator[NDArray[np.void]]:
+    """The same rows, ROWS_AT_ONCE in each array but the last one."""
+    from whence.kernels.scan import SCANNED
+
+    run, count = np.empty(ROWS_AT_ONCE, SCANNED), 0
+    for rows in batches:
+        while len(rows):
+            some, rows = np.split(rows, [ROWS_AT_ONCE - count])
+            run[count : count + len(some)] = some
+            count += len(some)
+            if count == ROWS_AT_ONCE:
+                yield run
+                count = 0
+    if count:
+        yield run[:count]
 
 
 def export_parts_task(task: ExportTask) -> ExportedParts:
