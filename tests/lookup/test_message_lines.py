@@ -105,7 +105,11 @@ def never(physical_offset: int) -> Message:
 
 
 def text_of(lines: Any) -> str:
-    return b"".join(lines).decode()
+    """All of the lines; where the messages end is where their lines do."""
+    pieces = list(lines)
+    for data, ends in pieces:
+        assert ends[-1] == len(data) and all(data[end - 1] == ord("\n") for end in ends)
+    return b"".join(data for data, _ in pieces).decode()
 
 
 @given(rows=ROWS, data=st.data())

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -200,14 +201,21 @@ class TestLines:
         assert {tuple(part[0]) for part in exported} == {tuple(rows[0])}
         assert [row for part in exported for row in part[1:]] == rows[1:]
 
-    def test_of_bulk_have_the_offset_id_and_are_not_too_long_for_one_request(self, made, tmp_path, monkeypatch):
-        monkeypatch.setattr(export_files, "BULK_SIZE_MAX", 1)
+    def test_of_bulk_have_the_offset_id_and_are_not_too_long_for_one_request(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(export_files, "BULK_SIZE_MAX", 3000)
+        bodies = [b"\0" * (number * 37 % 300) for number in range(40)]
+        bodies[7] = b"\0" * 1000  # six times as long in JSON
+        made = make_store(tmp_path / "store", [message(body=body) for body in bodies], file_size=65536)
         export(made.folder, tmp_path / "out", format="bulk")
         paths = sorted((tmp_path / "out").glob("*.ndjson"))
         lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
         ids = [each.offset_id for each in found(made.folder)]
         assert [line["index"]["_id"] for line in lines[::2]] == ids == [line["offset_id"] for line in lines[1::2]]
-        assert len(paths) == len({offset // FILE_SIZE for offset in made.offsets})
+        too_long = [path.name for path in paths if path.stat().st_size > 3000]
+        assert too_long == [f"part-{made.offsets[7]:020d}.ndjson"]
+        for path, behind in pairwise(paths):
+            first = b"".join(behind.read_bytes().splitlines(keepends=True)[:2])
+            assert path.stat().st_size + len(first) > 3000
 
 
 QUESTIONS: list[dict[str, Any]] = [

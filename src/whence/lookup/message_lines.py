@@ -41,12 +41,19 @@ ReadMessage = Callable[[int], Message]
 """Gives the message at a physical offset."""
 
 
-def json_lines(batch: Any, read: ReadMessage) -> Iterator[memoryview]:
+class Lines(NamedTuple):
+    """The lines of some messages, one behind the other."""
+
+    data: memoryview
+    ends: NDArray[np.int64]  # where those of each message end
+
+
+def json_lines(batch: Any, read: ReadMessage) -> Iterator[Lines]:
     """The lines of a record batch that has LINE_COLUMNS, in pieces."""
     return _lines(batch, read, _json_parts, lambda message: as_json(message_to_dict(message, body=True)) + "\n")
 
 
-def bulk_lines(batch: Any, read: ReadMessage) -> Iterator[memoryview]:
+def bulk_lines(batch: Any, read: ReadMessage) -> Iterator[Lines]:
     """Two lines for each message: what to do with it, and the message itself."""
 
     def one(message: Message) -> str:
@@ -56,7 +63,7 @@ def bulk_lines(batch: Any, read: ReadMessage) -> Iterator[memoryview]:
     return _lines(batch, read, _bulk_parts, one)
 
 
-def csv_lines(batch: Any, read: ReadMessage) -> Iterator[memoryview]:
+def csv_lines(batch: Any, read: ReadMessage) -> Iterator[Lines]:
     """A line of CSV for each message."""
 
     def one(message: Message) -> str:
@@ -120,15 +127,16 @@ class _Part(NamedTuple):
 
 def _lines(
     batch: Any, read: ReadMessage, parts_of: Callable[[Any], list[_Part]], one: Callable[[Message], str]
-) -> Iterator[memoryview]:
+) -> Iterator[Lines]:
     done = 0
-    for row in _read_again(batch):
+    for row in [*_read_again(batch), len(batch)]:
         if done < row:
-            yield _join(parts_of(batch.slice(done, row - done)), row - done)
-        yield memoryview(one(read(batch.column("physical_offset")[row].as_py())).encode())
+            lines = _as_texts(parts_of(batch.slice(done, row - done)), row - done)
+            yield Lines(lines.data.data, lines.offsets[1:])
+        if row < len(batch):
+            alone = one(read(batch.column("physical_offset")[row].as_py())).encode()
+            yield Lines(memoryview(alone), np.array([len(alone)]))
         done = row + 1
-    if done < len(batch):
-        yield _join(parts_of(batch.slice(done)), len(batch) - done)
 
 
 def _read_again(batch: Any) -> list[int]:

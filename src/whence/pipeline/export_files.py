@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from whence.files.disk import Disk
-from whence.files.names import offset_name
-from whence.lookup.message_lines import CSV_HEAD, LINE_COLUMNS, ReadMessage, bulk_lines, csv_lines, json_lines
+from whence.files.names import OFFSET_MAX, offset_name
+from whence.lookup.message_lines import CSV_HEAD, LINE_COLUMNS, Lines, ReadMessage, bulk_lines, csv_lines, json_lines
 from whence.store.message_columns import COLUMNS, DAMAGE, TIME_MS_MAX, TIME_MS_MIN
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 ROW_GROUP_SIZE = 32 * 1048576  # bytes of columns that become one row group
 WAITING_SIZE_MAX = 96 * 1048576  # bytes of columns that wait for their row group, in all files of a task together
 OPEN_MAX = 256  # files that a task writes to at once
-BULK_SIZE_MAX = 64 * 1048576  # a search engine takes 100 MB at once by default
+BULK_SIZE_MAX = 64 * 1048576  # of a file: a search engine takes 100 MB at once by default
 DAY_MS = 86_400_000
 NO_DAY = TIME_MS_MIN // DAY_MS - 1
 NAME_SIZE_MAX = 255  # bytes that a folder's name can have
@@ -167,16 +167,17 @@ def _offsets(batch: Any) -> NDArray[np.int64]:
 
 
 class LineFiles:
-    """Files of lines, one after the other; mostly one."""
+    """Files of lines, one after the other; but for the bulk interface, one."""
 
     def __init__(self, format: Format, folder: Path, disk: Disk, read: ReadMessage) -> None:
-        writers: dict[Format, Callable[[Any, ReadMessage], Iterator[memoryview]]] = {
+        writers: dict[Format, Callable[[Any, ReadMessage], Iterator[Lines]]] = {
             Format.JSON_LINES: json_lines,
             Format.CSV: csv_lines,
             Format.BULK: bulk_lines,
         }
         self._format = format
         self._lines = writers[format]
+        self._size_max = BULK_SIZE_MAX if format is Format.BULK else OFFSET_MAX
         self._read = read
         self._folder = folder
         self._disk = disk
@@ -189,20 +190,37 @@ class LineFiles:
         return []
 
     def put(self, batch: Any) -> None:
-        if self._file is None:
-            target = f"part-{offset_name(int(_offsets(batch)[0]))}.{SUFFIXES[self._format]}"
-            self._file = _Aside(self._folder, len(self._done), target, self._disk)
-            if self._format is Format.CSV:
-                self._file.write(CSV_HEAD)
-        for lines in self._lines(batch, self._read):
-            self._file.write(lines)
-        self._file.count(_offsets(batch))
-        if self._format is Format.BULK and self._file.tell() >= BULK_SIZE_MAX:
-            self._close()
+        offsets = _offsets(batch)
+        for data, ends in self._lines(batch, self._read):
+            self._write(data, ends, offsets[: len(ends)])
+            offsets = offsets[len(ends) :]
 
     def finish(self) -> list[ExportedFile]:
         self._close()
         return self._done
+
+    def _write(self, data: memoryview, ends: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
+        """Write the lines of messages into as few files as hold them; a message that fits into none has one."""
+        done = begin = 0
+        while done < len(ends):
+            if self._file is None:
+                self._file = self._open(int(offsets[done]))
+            fitting = int(np.searchsorted(ends, begin + self._size_max - self._file.tell(), "right"))
+            if fitting == done and self._file.messages:
+                self._close()
+                continue
+            fitting = max(fitting, done + 1)
+            end = int(ends[fitting - 1])
+            self._file.write(data[begin:end])
+            self._file.count(offsets[done:fitting])
+            done, begin = fitting, end
+
+    def _open(self, offset: int) -> _Aside:
+        target = f"part-{offset_name(offset)}.{SUFFIXES[self._format]}"
+        file = _Aside(self._folder, len(self._done), target, self._disk)
+        if self._format is Format.CSV:
+            file.write(CSV_HEAD)
+        return file
 
     def _close(self) -> None:
         if self._file is not None:
