@@ -518,6 +518,22 @@ class TestTheFolder:
         with pytest.raises(UsageError, match="which is only read"):
             export(made.folder, tmp_path / place)
 
+    def test_that_a_link_leads_to_is_made_and_replaced_there(self, made, tmp_path):
+        (tmp_path / "link").symlink_to("elsewhere/out")
+        for _ in range(2):
+            export(made.folder, tmp_path / "link", topic="orders")
+            assert (tmp_path / "link").readlink() == Path("elsewhere/out")
+            assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["out"]
+            assert len(rows_of(tmp_path / "elsewhere" / "out")) == 10
+
+    def test_whose_place_no_other_can_take_is_refused_at_once(self, made, tmp_path, monkeypatch):
+        (tmp_path / "here").mkdir()
+        monkeypatch.chdir(tmp_path / "here")
+        for target, what in ((Path("/"), "a disk is mounted there"), (Path(), "you are in it")):
+            with pytest.raises(UsageError, match=f"{what}.*name a folder in it"):
+                export(made.folder, target)
+        assert {path.name for path in tmp_path.iterdir()} == {"store", "here"}
+
 
 STRANGE_TOPICS = [
     "../../etc",

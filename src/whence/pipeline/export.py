@@ -177,6 +177,7 @@ def export_with(
 ) -> Exported:
     """The same with tools that are opened when all else is ready."""
     question = replace(question, limit=None, cursor=None, oldest_first=True)
+    options = replace(options, target=options.target.resolve())  # a link stays, and leads to what is made
     if question.scan is ScanMode.NOTHING and not keys and not needs_lookup(question):
         raise UsageError("--no-scan: no index answers this question, so nothing would be exported; leave it out")
     disk = Disk()
@@ -359,8 +360,11 @@ def needs_lookup(question: Question) -> bool:
 def _aside(store: MessageStore, target: Path, disk: Disk) -> Iterator[Path]:
     """A work folder beside the target, on the same disk. Nothing of it is left when this ends, however it ends."""
     for folder in (store.folder, store.sidecar):
-        if folder is not None and target.resolve().is_relative_to(folder.resolve()):
+        if folder is not None and target.is_relative_to(folder.resolve()):
             raise UsageError(f"-o {target}: lies in {folder}, which is only read; name a folder elsewhere")
+    for place, what in ((target.is_mount(), "a disk is mounted there"), (target == Path.cwd(), "you are in it")):
+        if place:
+            raise UsageError(f"-o {target}: {what}, so no other folder can take its place; name a folder in it")
     if target.exists() and not target.is_dir():
         raise UsageError(f"-o {target}: is no folder")
     disk.make_folder(target.absolute().parent)
