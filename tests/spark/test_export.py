@@ -21,9 +21,12 @@ from tests.spark.conftest import PYTHON_PATH
 from tests.spark.stores import foreign_store
 from whence.cli.commands import main
 from whence.door import build_store, export_store
-from whence.errors import UsageError
+from whence.errors import StoreError, UsageError
 from whence.formats.rocketmq.message import Message
 from whence.lookup.answer import as_json, message_to_dict
+from whence.pipeline.export_tasks import Part, RowFilter
+from whence.pipeline.export_where import Where
+from whence.pipeline.runner import JobState, Runner
 
 pytestmark = pytest.mark.slow
 
@@ -86,6 +89,16 @@ def test_where_that_is_no_answer_or_fails_is_told_in_a_line(spark, store, tmp_pa
             export_store(store, tmp_path / "out", where=sql)
         assert "\n" not in str(raised.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_disk_that_cannot_be_written_to_ends_where_at_once_and_is_told_as_it_is(spark, store, tmp_path):
+    path = min((store / "commitlog").iterdir())
+    part = Part(0, str(path), 0, ((0, path.stat().st_size),))
+    ended: list[JobState] = []
+    where = Where(spark, Runner(spark, ended.append))
+    with pytest.raises(StoreError, match=f"^{tmp_path}/gone/.* cannot be"):
+        where([part], RowFilter(), "queue >= 0", tmp_path / "gone")
+    assert ended[-1].is_ended and not ended[-1].tasks_failed
 
 
 def test_fields_are_exported_from_their_index_and_without_one(spark, tmp_path):

@@ -62,7 +62,7 @@ class Where:
             numbers = self.spark.range(0, len(parts), 1, len(parts))
             messages = numbers.mapInArrow(replace(reader, done=done), reader.schema)
             kept = messages.where(functions.expr(sql)).select(PART, OFFSET)
-            return kept.mapInArrow(_Spiller(str(work)), SPILLED)
+            return kept.mapInArrow(_Spiller(str(work), done), SPILLED)
 
         with quiet_queries():
             rows = self.runner.collect("where", frame, len(parts), sum(part.size for part in parts))
@@ -88,15 +88,10 @@ class _Reader:
         return ", ".join([f"{PART} int", *(f"`{name}` {COLUMNS[name]}" for name in names)])
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        assert self.done is not None
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                try:
-                    yield from self._read(number)
-                except WhenceError as error:
-                    error.add_note(f"in a task on {gethostname()}")
-                    assert self.done is not None
-                    self.done.add(Done(errors={number: error}))
-                    return
+                yield from _telling(self.done, self._read(number))
 
     def _read(self, number: int) -> Iterator[Any]:
         import pyarrow as pa
@@ -126,8 +121,12 @@ class _Spiller:
     """Runs in a task: writes the offsets of a part to a file, and gives its name; nothing if there are none."""
 
     work: str
+    done: Accumulator[Done]
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        return _telling(self.done, self._spill(batches))
+
+    def _spill(self, batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
         disk = Disk()
@@ -149,6 +148,19 @@ class _Spiller:
                 [{PART: number, "path": str(file.path)}],
                 schema=pa.schema([(PART, pa.int32()), ("path", pa.string())]),
             )
+
+
+def _telling(done: Accumulator[Done], batches: Iterator[Any]) -> Iterator[Any]:
+    """The same batches. An error of whence's own ends the job: Spark would try again, and find the same."""
+    from pyspark import TaskContext
+
+    try:
+        yield from batches
+    except WhenceError as error:
+        context = TaskContext.get()
+        assert context is not None
+        error.add_note(f"in a task on {gethostname()}")
+        done.add(Done(errors={context.partitionId(): error}))
 
 
 def _read_damage(path: Path) -> Iterator[Damage]:
