@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from multiprocessing.queues import SimpleQueue
+from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from tests.compat.live import LiveRocketMQ, Sent
 from tests.compat.test_live_broker import DELIVERED, check_body
 from tests.crash.following import made_files
 from tests.lookup.judge import offsets
-from tests.spark.follower_process import FollowerProcess
+from tests.spark.follower_process import LIMIT_S, FollowerProcess
 from whence.door import Store, build_store
 from whence.files.names import sidecar_of
 from whence.pipeline.session import open_session
@@ -40,7 +40,7 @@ def rocketmq(tmp_path: Path) -> Iterator[LiveRocketMQ]:
         yield rocketmq
 
 
-def hammer(folder: Path, stop: Event, outcomes: SimpleQueue[str]) -> None:
+def hammer(folder: Path, stop: Event, outcomes: Queue[str]) -> None:
     """Ask for one message after the other, in a process of its own, and compare with what a scan of the log says."""
     rounds = 0
     try:
@@ -62,14 +62,14 @@ def hammer(folder: Path, stop: Event, outcomes: SimpleQueue[str]) -> None:
 @contextmanager
 def hammered(store: Path) -> Iterator[None]:
     context = multiprocessing.get_context("spawn")
-    stop, outcomes = context.Event(), context.SimpleQueue()
+    stop, outcomes = context.Event(), context.Queue()
     reader = context.Process(target=hammer, args=(store, stop, outcomes))
     reader.start()
     try:
         yield
     finally:
         stop.set()
-        outcome = outcomes.get()
+        outcome = outcomes.get(timeout=LIMIT_S)
         reader.join()
     assert outcome.startswith("ok: ") and int(outcome.split()[1]) > 10, outcome
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -38,20 +39,22 @@ class FollowerProcess:
     def __init__(self, store: Path, *arguments: str, scratch: Path) -> None:
         self.store = store
         scratch.mkdir(exist_ok=True)
-        self.child = subprocess.Popen(
-            [sys.executable, "-m", "whence", "follow", str(store), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": PYTHON_PATH, "TMPDIR": str(scratch)},
-            start_new_session=True,
-        )
+        self._said = Path(tempfile.mkdtemp(prefix="said-", dir=scratch))
+        # Files, for a pipe that nobody reads would stop it after some minutes.
+        with (self._said / "out").open("wb") as out, (self._said / "err").open("wb") as err:
+            self.child = subprocess.Popen(
+                [sys.executable, "-m", "whence", "follow", str(store), *arguments],
+                stdout=out,
+                stderr=err,
+                env=os.environ | {"PYTHONPATH": PYTHON_PATH, "TMPDIR": str(scratch)},
+                start_new_session=True,
+            )
 
     def await_indexed(self, offset: int) -> None:
         """Wait until the log is indexed up to this offset."""
         deadline = time.monotonic() + LIMIT_S
         while indexed_to(self.store) < offset:
-            assert self.child.poll() is None, self.child.communicate()
+            assert self.child.poll() is None, (self.out, self.err)
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
@@ -59,10 +62,23 @@ class FollowerProcess:
         """Wait until something more is indexed."""
         self.await_indexed(indexed_to(self.store) + 1)
 
+    @property
+    def out(self) -> str:
+        """What it has said on standard output."""
+        return (self._said / "out").read_text()
+
+    @property
+    def err(self) -> str:
+        """What it has said on standard error."""
+        return (self._said / "err").read_text()
+
     def line(self) -> str:
-        """The next line that it says on standard output."""
-        assert self.child.stdout is not None
-        return self.child.stdout.readline()
+        """The first line that it says on standard output."""
+        deadline = time.monotonic() + LIMIT_S
+        while "\n" not in self.out:
+            assert self.child.poll() is None and time.monotonic() < deadline, self.err
+            time.sleep(0.02)
+        return self.out.partition("\n")[0]
 
     def processes(self) -> dict[int, str]:
         """All processes of it, and how each was called."""
@@ -93,13 +109,14 @@ class FollowerProcess:
         """End it as an operator does: its status, what it said, and how long that took."""
         begun = time.monotonic()
         self.child.terminate()
-        out, err = self.child.communicate(timeout=LIMIT_S)
-        return self.child.returncode, out, err, time.monotonic() - begun
+        status = self.child.wait(LIMIT_S)
+        return status, self.out, self.err, time.monotonic() - begun
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for part in PARTS:
-            self.kill(part)
-        self.child.communicate()
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.child.wait()

@@ -57,8 +57,8 @@ def test_memory_stays_flat_while_a_log_is_followed(tmp_path: Path, long_count: i
                 measured_at += 5.0
             time.sleep(0.01)
         follower.await_indexed(log.offset)
-        status, out, err, _ = follower.stop()
-    assert (status, err) == (0, "")
+        status, out, err, took_s = follower.stop()
+    assert (status, err) == (0, "") and took_s < 2.0
     states = [json.loads(line) for line in out.splitlines()]
     assert states[-1]["messages"] == log.count and states[-1]["lag_bytes"] == 0
     later = len(seconds) // 3  # Java grows until it has seen all of its work
