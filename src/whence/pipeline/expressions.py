@@ -71,21 +71,21 @@ FUNCTIONS = _names(
     radians rint round sec sign signum sin sinh sqrt tan tanh try_add try_divide try_mod try_multiply try_subtract
     unhex width_bucket typeof and equal_null ilike in isnan isnotnull isnull like not or regexp regexp_like rlike
     ascii base64 bit_length btrim char char_length character_length chr concat_ws contains decode elt encode
-    endswith find_in_set format_number format_string initcap instr is_valid_utf8 lcase left len length levenshtein
-    locate lower lpad ltrim luhn_check make_valid_utf8 mask octet_length overlay position printf regexp_count
+    endswith find_in_set format_number initcap instr is_valid_utf8 lcase left len length levenshtein
+    locate lower lpad ltrim luhn_check make_valid_utf8 mask octet_length overlay position regexp_count
     regexp_extract regexp_extract_all regexp_instr regexp_replace regexp_substr repeat replace right rpad rtrim
     sentences soundex space split split_part startswith substr substring substring_index to_binary to_char
     to_number to_varchar translate trim try_to_binary try_to_number try_validate_utf8 ucase unbase64 upper
     validate_utf8 named_struct struct parse_url try_parse_url try_url_decode url_decode url_encode
     is_valid_variant is_variant_null parse_json schema_of_variant to_variant_object try_parse_json try_variant_get
-    variant_get xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short
-    xpath_string
+    variant_get
     """
 )
 """Functions of Spark's own that tell the same of the same, and reach for nothing but their arguments.
 
 Left out are those that tell the time, the user, the session or the place of a row, chance, aggregates, windows and
-generators, Java by its name (reflect), and those that an argument can lead to a file (from_xml, from_protobuf, avro).
+generators, Java by its name (reflect), those that an argument can lead to a file (from_xml, from_protobuf, avro; and
+xpath: a document names its DOCTYPE), and format_string, which shows bytes and times as they lie in Java's memory.
 """
 
 NEED_ARGUMENTS = frozenset({"unix_timestamp", "to_unix_timestamp"})
