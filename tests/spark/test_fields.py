@@ -283,6 +283,10 @@ def evaluator(spark) -> Evaluator:
     return Evaluator(spark, Runner(spark))
 
 
+TYPE = json.dumps(
+    {"type": "struct", "fields": [{"name": "a", "type": "date", "metadata": {"EXISTS_DEFAULT": "current_date()"}}]}
+)
+
 REFUSED = {
     "rand()": "rand",
     "uuid()": "uuid",
@@ -319,7 +323,12 @@ REFUSED = {
     "default.upper(tags)": "default.upper",
     "transform(keys, x -> current_date)": "there is no column current_date",
     "concat(transform(keys, now -> now)[0], transform(keys, x -> now)[0])": "there is no column now",
+    "transform(keys, `current_date, x` -> current_date)": "there is no column current_date",
     "my_function(tags)": "my_function",
+    f"from_json('{{}}', '{TYPE}').a": "has to be a text in SQL",
+    f"from_json('{{}}', concat(' ', '{TYPE}')).a": "has to be a text in SQL",
+    f"from_csv(tags, '{TYPE}').a": "has to be a text in SQL",
+    f"try_variant_get(parse_json(tags), '$', '{TYPE}').a": "has to be a text in SQL",
     "nosuch": "there is no column nosuch",
     "*": "not on the list",
     ":x": "not on the list",

@@ -91,6 +91,9 @@ xpath: a document names its DOCTYPE), and format_string, which shows bytes and t
 NEED_ARGUMENTS = frozenset({"unix_timestamp", "to_unix_timestamp"})
 """These tell the present time if they are given none."""
 
+TAKE_TYPES = {"from_csv": 1, "from_json": 1, "try_variant_get": 2, "variant_get": 2}
+"""Which argument of these is a type. As JSON it may bring classes of Java's, and expressions as default values."""
+
 
 @dataclass(frozen=True, slots=True)
 class Expression:
@@ -139,10 +142,10 @@ def check_expression(
 
 
 def _parsed(spark: Any, sql: str) -> list[dict[str, Any]]:
-    """The nodes of an expression's tree, each before its children."""
-    nodes: list[dict[str, Any]] = json.loads(
-        spark._jsparkSession.sessionState().sqlParser().parseExpression(sql).toJSON()
-    )
+    """The nodes of an expression's tree, each before its children. It is parsed as it is when it is evaluated."""
+    from pyspark.sql import functions
+
+    nodes: list[dict[str, Any]] = json.loads(spark._jsparkSession.expression(functions.expr(sql)._jc).toJSON())
     return nodes
 
 
@@ -158,9 +161,10 @@ def _refused(nodes: Sequence[dict[str, Any]], columns: Collection[str]) -> Itera
             yield f"a {words} is not on the list of what looks at one message alone"
         elif kind == "UnresolvedFunction":
             yield from _refused_call(node)
+            yield from _refused_type(nodes, ends, number)
         elif kind == "LambdaFunction":
             variables = nodes[ends[number + 1] : ends[number]]  # behind its body
-            lambdas.append((ends[number], {_names_of(variable)[0] for variable in variables}))
+            lambdas.append((ends[number], {".".join(_names_of(variable)) for variable in variables}))
         elif kind in ("UnresolvedAttribute", "UnresolvedNamedLambdaVariable"):
             first = _names_of(node)[0]
             if first not in columns and not any(first in variables for _, variables in lambdas):
@@ -186,6 +190,19 @@ def _refused_call(node: dict[str, Any]) -> Iterator[str]:
         yield f"{name}() tells the present time"
     elif node["isDistinct"] or "filter" in node:
         yield "it aggregates"
+
+
+def _refused_type(nodes: Sequence[dict[str, Any]], ends: Sequence[int], number: int) -> Iterator[str]:
+    """Spark reads a type before anybody sees the tree that it makes, so it has to be there as it is, and in SQL."""
+    name = ".".join(_names_of(nodes[number]))
+    place, argument = TAKE_TYPES.get(name), number + 1
+    if place is None or nodes[number]["num-children"] <= place:
+        return
+    for _ in range(place):
+        argument = ends[argument]
+    written = nodes[argument].get("value") if _kind_of(nodes[argument]) == "Literal" else None
+    if re.match(r"\s*[\w`]", str(written or "")) is None:
+        yield f"the type that {name} is given has to be a text in SQL, as 'id bigint, name string'"
 
 
 def _names_of(node: dict[str, Any]) -> list[str]:
