@@ -118,39 +118,46 @@ def check_expression(
     nothing = spark.range(0).select(*(functions.lit(None).cast(kind).alias(name) for name, kind in schema.items()))
     with quiet_queries():
         try:
-            why_not = next(_refused(_parsed(spark, sql), schema), None)
-            if why_not is not None:
-                raise UsageError(f"{shown} is refused: {why_not}")
-            value = nothing.select(functions.expr(sql).alias("value"))
-            root = value._jdf.queryExecution().analyzed().expressions().head()
-            kind = value.schema["value"].dataType.simpleString()
+            why_not = next(_refused_parsed(_parsed(spark, sql), schema, sql), None)
+            if why_not is None:
+                value = nothing.select(functions.expr(sql).alias("value"))
+                plan = value._jdf.queryExecution().analyzed()
+                why_not = next(_refused_analyzed(spark, plan), None)
+                kind = value.schema["value"].dataType.simpleString()
+                # Spark names a column as the expression spells it.
+                columns = {each.name().lower() for each in _listed(_value_of(plan).references().toSeq())}
         except (PySparkException, Py4JError) as error:
             raise UsageError(f"{shown} is no expression of Spark SQL over a message: {reason_of(error)}") from None
-    for part in json.loads(root.toJSON()):
-        if not part["class"].startswith(PACKAGE) or _kind_of(part) in SOMEBODYS:
-            raise UsageError(f"{shown} is refused: it calls a function of somebody's own")
-    if _NAMED_TIME.search(sql) or any(map(_is_of_clock, _nodes(root))):
-        raise UsageError(f"{shown} is refused: it depends on the clock (now, today, tomorrow or yesterday)")
-    if not root.deterministic():
-        raise UsageError(f"{shown} is refused: it has another value each time")
-    # Spark names a column as the expression spells it.
-    columns = {reference.name().lower() for reference in _listed(root.references().toSeq())}
+    if why_not is not None:
+        raise UsageError(f"{shown} is refused: {why_not}")
     return Expression(sql, kind, tuple(name for name in schema if name in columns))
 
 
 # -- the parser's tree ---------------------------------------------------------------------------------------------
 
 
-def _parsed(spark: Any, sql: str) -> list[dict[str, Any]]:
-    """The nodes of an expression's tree, each before its children. It is parsed as it is when it is evaluated."""
+def _parsed(spark: Any, sql: str) -> Any:
+    """An expression's tree, as it is parsed when it is evaluated."""
     from pyspark.sql import functions
 
-    nodes: list[dict[str, Any]] = json.loads(spark._jsparkSession.expression(functions.expr(sql)._jc).toJSON())
-    return nodes
+    return spark._jsparkSession.expression(functions.expr(sql)._jc)
 
 
-def _refused(nodes: Sequence[dict[str, Any]], columns: Collection[str]) -> Iterator[str]:
+def _parts(tree: Any) -> list[dict[str, Any]]:
+    """What is known of the nodes of a tree, each before its children."""
+    parts: list[dict[str, Any]] = json.loads(tree.toJSON())
+    return parts
+
+
+def _refused_parsed(tree: Any, columns: Collection[str], sql: str) -> Iterator[str]:
     """Why an expression is refused."""
+    nodes = _parts(tree)
+    yield from _refused_nodes(nodes, columns)
+    if any(_kind_of(node) == "Literal" and _is_day(str(node["dataType"])) for node in nodes):
+        yield from _refused_times(tree, sql)
+
+
+def _refused_nodes(nodes: Sequence[dict[str, Any]], columns: Collection[str]) -> Iterator[str]:
     ends = _ends(nodes)
     lambdas: list[tuple[int, set[str]]] = []  # around a node: where they end, and their variables
     for number, node in enumerate(nodes):
@@ -216,20 +223,62 @@ def _kind_of(node: dict[str, Any]) -> str:
 
 # -- the analyzed one ----------------------------------------------------------------------------------------------
 
-_TIME = r"\s*(now|today|tomorrow|yesterday)\b"
-_NAMED_TIME = re.compile(rf"\b(date|timestamp\w*)\s*['\"]{_TIME}", re.IGNORECASE)
+
+def _refused_analyzed(spark: Any, plan: Any) -> Iterator[str]:
+    for part in _parts(_value_of(plan)):
+        if not part["class"].startswith(PACKAGE) or _kind_of(part) in SOMEBODYS:
+            yield "it calls a function of somebody's own"
+    if not _value_of(plan).deterministic():
+        yield "it has another value each time"
+    # What is short for something else (nvl, left) is that, as it is before Spark looks for ``today``.
+    optimizer = spark._jvm.org.apache.spark.sql.catalyst.optimizer
+    value = _value_of(getattr(getattr(optimizer, "ReplaceExpressions$"), "MODULE$").apply(plan))
+    if any(_kind_of(part) == "Cast" and _is_day(str(part["dataType"])) for part in _parts(value)):
+        yield from (OF_CLOCK for node in _nodes(value) if _is_of_clock(node))
+
+
+# -- the clock -----------------------------------------------------------------------------------------------------
+
+OF_CLOCK = "it depends on the clock; what is made a date or a time has to begin with a year, as '2026-01-31 12:00'"
+"""Spark takes ``today`` and ``now`` in a constant for the present, and fills in the present day before ``12:00``."""
+
+_YEAR = r"\s*[+-]?[0-9]{4}"
+_TIME = re.compile(rf"(date|timestamp\w*)\s*(['\"]){_YEAR}", re.IGNORECASE)
+
+
+def _is_day(kind: str) -> bool:
+    return kind.startswith(("date", "timestamp"))
+
+
+def _refused_times(tree: Any, sql: str) -> Iterator[str]:
+    """The parser makes a time of ``date 'today'`` at once: whence it is tells only the place where it is written."""
+    for node in _nodes(tree):
+        if _class_of(node) == "Literal" and _is_day(node.dataType().simpleString()):
+            begin, end = node.origin().startIndex(), node.origin().stopIndex()
+            if begin.isEmpty() or _TIME.match(sql[begin.get() : end.get() + 1]) is None:
+                yield OF_CLOCK
 
 
 def _is_of_clock(node: Any) -> bool:
-    """Whether a text as ``today`` is made a time here: Spark takes it for the present one."""
-    if not str(node.dataType().simpleString()).startswith(("date", "timestamp")):
+    """Whether a constant is made a day or a time here, that is no text with a year."""
+    if _class_of(node) != "Cast" or not _is_day(node.dataType().simpleString()):
         return False
-    return any(
-        child.foldable()
-        and child.dataType().simpleString() == "string"
-        and re.match(_TIME, str(child.eval(None) or ""), re.IGNORECASE) is not None
-        for child in _listed(node.children())
-    )
+    child = node.child()
+    kind = child.dataType().simpleString()
+    if kind.startswith("time("):
+        return True
+    if not kind.startswith("string") or not child.foldable():
+        return False
+    return _class_of(child) != "Literal" or re.match(_YEAR, str(child.value())) is None
+
+
+def _class_of(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _value_of(plan: Any) -> Any:
+    """The expression that a plan selects."""
+    return plan.expressions().head()
 
 
 def _nodes(root: Any) -> Iterator[Any]:
