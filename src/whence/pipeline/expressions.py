@@ -233,14 +233,22 @@ def _refused_analyzed(spark: Any, plan: Any) -> Iterator[str]:
     # What is short for something else (nvl, left) is that, as it is before Spark looks for ``today``.
     optimizer = spark._jvm.org.apache.spark.sql.catalyst.optimizer
     value = _value_of(getattr(getattr(optimizer, "ReplaceExpressions$"), "MODULE$").apply(plan))
-    if any(_kind_of(part) == "Cast" and _is_day(str(part["dataType"])) for part in _parts(value)):
-        yield from (OF_CLOCK for node in _nodes(value) if _is_of_clock(node))
+    if any(_kind_of(part) in MAKE_TIMES for part in _parts(value)):
+        for node in _nodes(value):
+            yield from _refused_making(node)
 
 
 # -- the clock -----------------------------------------------------------------------------------------------------
 
 OF_CLOCK = "it depends on the clock; what is made a date or a time has to begin with a year, as '2026-01-31 12:00'"
 """Spark takes ``today`` and ``now`` in a constant for the present, and fills in the present day before ``12:00``."""
+
+NO_FORMAT = (
+    "it depends on the clock, as a text with the hour alone ('12:00') becomes a timestamp of the present day; "
+    "give to_timestamp a format, or take timestamp_ntz, date or string"
+)
+MAKE_TIMES = frozenset({"Cast", "CsvToStructs", "JsonToStructs", "VariantGet"})
+"""Which of Spark's expressions make times of texts without a format. A timestamp_ntz needs a day, as a date does."""
 
 _YEAR = r"\s*[+-]?[0-9]{4}"
 _TIME = re.compile(rf"(date|timestamp\w*)\s*(['\"]){_YEAR}", re.IGNORECASE)
@@ -259,17 +267,38 @@ def _refused_times(tree: Any, sql: str) -> Iterator[str]:
                 yield OF_CLOCK
 
 
-def _is_of_clock(node: Any) -> bool:
-    """Whether a constant is made a day or a time here, that is no text with a year."""
-    if _class_of(node) != "Cast" or not _is_day(node.dataType().simpleString()):
-        return False
-    child = node.child()
-    kind = child.dataType().simpleString()
-    if kind.startswith("time("):
-        return True
-    if not kind.startswith("string") or not child.foldable():
-        return False
-    return _class_of(child) != "Literal" or re.match(_YEAR, str(child.value())) is None
+def _refused_making(node: Any) -> Iterator[str]:
+    """Why this may not make dates or times of what it is given."""
+    if _class_of(node) not in MAKE_TIMES:
+        return
+    made = set(filter(_is_day, _plain_types(json.loads(node.dataType().json()))))
+    if made and _class_of(node) == "Cast":
+        child = node.child()
+        given = set(_plain_types(json.loads(child.dataType().json())))
+        if any(kind.startswith("time(") for kind in given):
+            yield OF_CLOCK
+        if not any(kind.startswith(("string", "variant")) for kind in given):
+            return
+        if _class_of(child) == "Literal":
+            if re.match(_YEAR, str(child.value())) is None:
+                yield OF_CLOCK
+            return
+        if child.foldable() and child.dataType().simpleString().startswith("string"):
+            yield OF_CLOCK
+    if any(kind.startswith("timestamp") and not kind.startswith("timestamp_ntz") for kind in made):
+        yield NO_FORMAT
+
+
+def _plain_types(kind: Any) -> Iterator[str]:
+    """The types without parts of which a type is made."""
+    if isinstance(kind, str):
+        yield kind
+    elif isinstance(kind, list):
+        for each in kind:
+            yield from _plain_types(each["type"])
+    else:
+        for name in ("fields", "elementType", "keyType", "valueType"):
+            yield from _plain_types(kind.get(name, []))
 
 
 def _class_of(node: Any) -> str:
