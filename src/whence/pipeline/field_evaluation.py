@@ -47,6 +47,8 @@ PACKED_SIZE = 1 << 20  # bytes
 PACKED = "packed_"  # before the name of a column of such rows: no expression can take it for that of a message
 ZONE, ANSI = "spark.sql.session.timeZone", "spark.sql.ansi.enabled"
 BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+HOW_IT_RUNS = ("spark.sql.artifact.", "spark.sql.codegen.", "spark.sql.execution.", "spark.sql.pyspark.")
+"""Settings that may be a user's. Of the others many change what an expression gives, and a later Spark has more."""
 BODY_DAMAGE_MAX = 100  # bodies that cannot be read, of one stretch
 _LATER = 1 << 32  # errors that come of others are told only if there are none
 
@@ -176,8 +178,14 @@ class Evaluator:
         return Matching(np.sort(np.concatenate([np.empty(0, np.int64), *found])), tuple(told_by[0].value.damage))
 
     def _session(self, definition: Definition) -> SparkSession:
-        """A session with nothing but Spark's own functions, and with the settings of a field."""
+        """A session with nothing but Spark's own functions, and with the settings of a field.
+
+        All else is as Spark has it by itself, whatever somebody has configured for other queries.
+        """
         session = self._spark.newSession()
+        for name in session.conf.getAll:
+            if name.startswith("spark.sql.") and not name.startswith(HOW_IT_RUNS) and session.conf.isModifiable(name):
+                session.conf.unset(name)
         settings = {
             ZONE: definition.session_zone,
             ANSI: str(definition.ansi).lower(),
