@@ -196,6 +196,22 @@ def test_an_expression_that_fails_names_the_first_message_it_fails_on(spark, sto
     assert not (store.with_name("store.whence") / "work").exists()
 
 
+@pytest.mark.parametrize(
+    ("sql", "why"),
+    [
+        ("cast(parse_json(cast(body as string)) as string)", "[MALFORMED_RECORD"),
+        ("split(topic, cast(body as string))[0]", "PatternSyntaxException: Unclosed group"),
+    ],
+)
+def test_what_only_java_knows_as_an_error_names_its_message_too(spark, tmp_path, sql, why):
+    with whence.create(tmp_path / "store", file_size=32768, slots=SLOTS, items=ITEMS) as store:
+        last = [store.append("T", body) for body in (b"1", b"(")][-1]
+    with pytest.raises(UsageError) as told:
+        build_store(tmp_path / "store", fields={"f": sql})
+    where = f"field f: its expression fails on the message at physical offset {last.physical_offset}: "
+    assert str(told.value).startswith(where) and why in str(told.value) and "\n" not in str(told.value)
+
+
 def test_damaged_fields_are_found_and_built_anew(spark, store):
     sidecar = store.with_name("store.whence")
     build_store(store, fields={"order": ORDER, "sku": SKUS})

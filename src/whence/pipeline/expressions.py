@@ -336,7 +336,7 @@ def quiet_queries() -> Iterator[None]:
         log.disabled = before
 
 
-def reason_of(error: BaseException) -> str:
+def reason_of(error: BaseException | str) -> str:
     """What Spark says, in one line, without the query around it."""
     text = re.split(r"\n== SQL|SQLSTATE:|\n\tat |;\n", str(error))[0]
     return " ".join(text.split())[:400] or type(error).__name__

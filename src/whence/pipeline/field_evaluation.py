@@ -570,7 +570,7 @@ class _Failure:
 
     def told(self, error: StoreError) -> WhenceError:
         """The same error, or what it means if an expression is at fault."""
-        if not _is_of_expression(error.__cause__):
+        if _why(error.__cause__) is None:
             return error
         first = self._first(len(self._stretches), lambda begin, end: self._why(self._stretches[begin:end]))
         stretch = self._stretches[first]
@@ -582,11 +582,11 @@ class _Failure:
             if why is not None:
                 return UsageError(
                     f"field {definition.name}: its expression fails on the message at physical offset "
-                    f"{rows[number]}: {reason_of(why)}"
+                    f"{rows[number]}: {why}"
                 )
         return error
 
-    def _first(self, count: int, fails: Callable[[int, int], BaseException | None]) -> int:
+    def _first(self, count: int, fails: Callable[[int, int], str | None]) -> int:
         """The first of so many that fails. One of them does, and if not the last one is as good as any."""
         begin, end = 0, count
         while end - begin > 1:
@@ -599,7 +599,7 @@ class _Failure:
         stretches: Sequence[Stretch],
         rows: tuple[int, int] | None = None,
         checked: Sequence[CheckedSql] | None = None,
-    ) -> BaseException | None:
+    ) -> str | None:
         """Why an expression fails on these; None if it does not."""
         from pyspark.sql import functions
 
@@ -614,16 +614,29 @@ class _Failure:
         try:
             self._runner.collect("look for what fails", values, len(stretches))
         except StoreError as error:
-            return error.__cause__ if _is_of_expression(error.__cause__) else None
+            return _why(error.__cause__)
         return None
 
 
-def _is_of_expression(error: BaseException | None) -> bool:
-    """Whether an error of Spark's is of a query, and not of the machines or of Python."""
+def _why(error: BaseException | None) -> str | None:
+    """Why an expression fails; None if an error of Spark's is not of a query, but of the machines or of Python."""
+    from py4j.java_gateway import is_instance_of
+    from py4j.protocol import Py4JJavaError
+    from pyspark import SparkContext
     from pyspark.errors import PySparkException, PythonException
 
-    return (
-        isinstance(error, PySparkException)
-        and not isinstance(error, PythonException)
-        and error.getSqlState() is not None
-    )
+    if isinstance(error, PySparkException):
+        is_of_query = not isinstance(error, PythonException) and error.getSqlState() is not None
+        return reason_of(error) if is_of_query else None
+    if not isinstance(error, Py4JJavaError):
+        return None
+    # What PySpark has no name for: an error of Spark's with a state of SQL (parse_json), or one of Java's (split).
+    gateway, failure = SparkContext._gateway, error.java_exception
+    if is_instance_of(gateway, failure, "org.apache.spark.SparkThrowable") and failure.getSqlState():
+        return reason_of(failure.getMessage())
+    cause = failure.getCause()
+    if is_instance_of(gateway, cause, "java.lang.RuntimeException") and cause.getClass().getName().startswith(
+        "java."
+    ):
+        return reason_of(cause.toString())
+    return None
