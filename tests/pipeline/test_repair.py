@@ -13,6 +13,7 @@ import whence
 from tests.golden import CLEAN, DAMAGED, DIRECT, RECOVERED, GoldenStore
 from tests.pipeline.test_build import OneByOne
 from tests.pipeline.test_verify import files_of
+from tests.store_maker import make_store, message
 from whence.errors import LockedError, UsageError
 from whence.files.disk import Disk
 from whence.files.lock import StoreLock
@@ -21,7 +22,7 @@ from whence.pipeline.jobs import BuildOptions, JobOptions, build_indexes
 from whence.pipeline.repair import Repaired
 from whence.pipeline.verify import Verified
 from whence.pipeline.verify_jobs import RepairOptions, repair_indexes, verify_indexes
-from whence.store.findings import FindingKind
+from whence.store.findings import LISTED_MAX, FindingKind
 
 
 @pytest.fixture(autouse=True)
@@ -188,6 +189,21 @@ def test_what_was_built_is_as_a_fresh_build_again(built, damage):
     assert verify(built).damage == []
     assert built_files(sidecar) == fresh
     assert files_of(built) == log
+
+
+def test_more_damaged_time_blocks_than_are_listed_of_one_file_are_all_mended(tmp_path):
+    """One task checks those of many files of the log."""
+    count = LISTED_MAX + 10
+    records = [message(keys=f"k{number}", body=b"b" * 1500) for number in range(count)]
+    store = make_store(tmp_path / "store", records, file_size=2048, items=100, queues=False).folder
+    build(store)
+    sidecar = store.with_name("store.whence")
+    fresh = built_files(sidecar)
+    shutil.rmtree(sidecar / "times")
+    found = verify(store)
+    assert len({finding.path for finding in found.damage}) == len(repair(store).mended) == count
+    assert verify(store).damage == []
+    assert built_files(sidecar) == fresh
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from whence.formats.rocketmq.index_file import IndexHeader
 from whence.formats.time_blocks import TIME_BLOCK, join_time_blocks
 from whence.pipeline.plan import ItemRange
 from whence.pipeline.tasks import taken_names
-from whence.store.findings import LISTED_MAX, Finding, FindingKind, Findings
+from whence.store.findings import LISTED_MAX, Finding, FindingKind
 from whence.store.index_check import IndexCheck, IndexFindings
 from whence.store.index_file import Shape
 from whence.store.queue_builder import BATCH_FILE_SIZE
@@ -166,17 +166,17 @@ class TimesCheckTask:
     files: tuple[tuple[str, tuple[str, ...]], ...]
 
 
-def check_times_task(task: TimesCheckTask) -> Findings:
-    """Check the time blocks of some files of the log."""
-    found = Findings()
+def check_times_task(task: TimesCheckTask) -> tuple[Finding, ...]:
+    """Check the time blocks of some files of the log. Each file that is damaged is told, for each is mended."""
+    found = []
     for name, spills in task.files:
         expected = np.empty(0, TIME_BLOCK)
         for spill in spills:
             expected = join_time_blocks(expected, np.frombuffer(spilled_times(Path(task.work), spill), TIME_BLOCK))
         finding = _differing_block(Path(name), expected)
         if finding is not None:
-            found.add(finding)
-    return found
+            found.append(finding)
+    return tuple(found)
 
 
 def _differing_block(path: Path, expected: NDArray[np.void]) -> Finding | None:

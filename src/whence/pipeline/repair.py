@@ -20,7 +20,7 @@ from whence.files.folder import digit_names, is_file, is_folder
 from whence.files.names import index_name
 from whence.formats.rocketmq.checkpoint import Checkpoint, encode_checkpoint
 from whence.formats.rocketmq.index_file import NO_HEADER
-from whence.pipeline.build import QUEUE_FOLDERS
+from whence.pipeline.build import QUEUE_FOLDERS, TIMES_A_TASK
 from whence.pipeline.index_parts import IndexPart, read_ends
 from whence.pipeline.repair_tasks import (
     RebuildIndexTask,
@@ -226,12 +226,15 @@ class Repair:
         paths = [finding.path for finding in found.damaged_times if finding.path in found.times]
         if not paths:
             return
-        files = tuple((path.name, int(path.name), self._log.file_size, found.times[path], "") for path in paths)
-        tasks = [TimesTask("times", str(self._work), files, False)]
-        (made,) = self._runner.map("rebuild times", build_times_task, tasks)
+        files = [(path.name, int(path.name), self._log.file_size, found.times[path], "") for path in paths]
+        tasks = [
+            TimesTask(f"times-{at}", str(self._work), tuple(files[at : at + TIMES_A_TASK]), False)
+            for at in range(0, len(files), TIMES_A_TASK)
+        ]
+        rebuilt = self._runner.map("rebuild times", build_times_task, tasks)
         folder = self._place.sidecar / "times"
         self._disk.make_folder(folder)
-        for file in made.files:
+        for file in (file for made in rebuilt for file in made.files):
             self._put(Path(file.path), folder / Path(file.path).name)
         self._disk.flush_folder(folder)
 

@@ -354,8 +354,9 @@ class Verify:
             for at in range(0, len(files), TIMES_A_TASK)
         ]
         for checked in self._runner.map("check times", check_times_task, tasks):
-            found.damaged_times += checked.listed
-            _add(found, checked, found.index)
+            found.damaged_times += checked
+            found.damage += checked
+            found.index.update(finding.kind for finding in checked)
         for name in digit_names(folder):
             if folder / name not in found.times and int(name) >= self._log.begin_offset:
                 what = "the log has no indexed file that these time blocks are of"
