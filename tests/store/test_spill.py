@@ -298,6 +298,13 @@ def test_a_stretch_without_records_spills_nothing(tmp_path):
         assert items.of_message(BASE) is None
 
 
+def test_topics_that_no_folder_can_be_named_after_are_told_and_have_no_rows(tmp_path):
+    told = spilled(tmp_path, [record(topic=topic) for topic in ["a/b", "T", "..", "a/b"]])
+    assert told.without_folder == ("a/b", "..")
+    assert read_spilled(tmp_path / "s.json") == told
+    assert {topic for topic, _ in read_rows(tmp_path, 3)} == {"T"}
+
+
 @pytest.mark.parametrize(("last", "ends_bare"), [(record(), True), (record(keys="a"), False)])
 def test_it_is_told_whether_the_last_message_has_no_items(tmp_path, last, ends_bare):
     assert spilled(tmp_path, [record(keys="a"), last]).ends_bare is ends_bare

@@ -441,7 +441,7 @@ class Build:
         longer = [root / "index" / name for name in before[-1:]]
         self._rename([each for each in renames if each[1] not in longer])
         self._rename([each for each in renames if each[1] in longer])
-        without_folder = sorted({topic for each in made for topic in each.without_folder})
+        without_folder = sorted({topic for each in taken for topic in each.without_folder})
         kept = {target for _, target in renames}
         self._remove_others(kept | {root / "index" / name for name in before})
         size = queues_size(root) if Kind.QUEUES in self._settings.kinds else 0

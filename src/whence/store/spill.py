@@ -110,7 +110,8 @@ class Spilled:
 
     ``begin_offset``: where its first record begins, NOWHERE if none was found. ``end_offset``: where the one behind
     its last, at ``last_offset``, begins; ``last_head``: that one's first bytes, as hex. ``ends_bare``: the last
-    message has nothing that is indexed.
+    message has nothing that is indexed. ``without_folder``: topics that no folder can be named after, of which the
+    spill has no queues.
     """
 
     name: str
@@ -125,6 +126,7 @@ class Spilled:
     damage: tuple[Damage, ...]
     holes: tuple[tuple[int, int], ...]  # from which to which offset nothing could be read
     machine: str  # which, since it was started: what is not flushed lasts until it stops
+    without_folder: tuple[str, ...] = ()
 
 
 def read_spilled(path: Path) -> Spilled:
@@ -142,7 +144,8 @@ def decode_spilled(document: dict[str, Any]) -> Spilled:
         for each in document["damage"]
     )
     holes = tuple((int(begin), int(end)) for begin, end in document["holes"])
-    return Spilled(**document | {"damage": damage, "holes": holes})
+    without_folder = tuple(document.get("without_folder", ()))  # which one of before did not tell
+    return Spilled(**document | {"damage": damage, "holes": holes, "without_folder": without_folder})
 
 
 def machine_id() -> str:
@@ -166,6 +169,7 @@ def spill_stretch(stretch: Stretch, recipe: Recipe, folder: Path, name: str, dis
         last_offset=spill.last_offset,
         last_head=spill.last_head.hex(),
         ends_bare=spill.ends_bare,
+        without_folder=spill.without_folder,
         machine="" if recipe.flush else machine_id(),
     )
     with disk.create(folder / f"{name}.new", 0, reserve=False) as note:
@@ -238,6 +242,11 @@ class Spill:
         self._batches: dict[int, list[NDArray[np.void]]] = {}
         self._table: list[NDArray[np.int64]] = []
         self._blocks = np.empty(0, TIME_BLOCK)
+
+    @property
+    def without_folder(self) -> tuple[str, ...]:
+        """Topics that no folder can be named after."""
+        return tuple(self._numbers.without_folder)
 
     def put(self, batch: Batch) -> None:
         """Take from scanned messages what is needed."""
