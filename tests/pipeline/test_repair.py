@@ -23,6 +23,7 @@ from whence.pipeline.repair import Repaired
 from whence.pipeline.verify import Verified
 from whence.pipeline.verify_jobs import RepairOptions, repair_indexes, verify_indexes
 from whence.store.findings import LISTED_MAX, FindingKind
+from whence.store.message_store import Dialect
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +101,18 @@ def claim(**members: object) -> Damage:
     return damage
 
 
+def more(member: str, count: int) -> Damage:
+    def damage(folder: Path) -> None:
+        claim(**{member: json.loads((folder / "sidecar.json").read_text())[member] + count})(folder)
+
+    return damage
+
+
+def same_size(folder: Path) -> None:
+    document = json.loads((folder / "sidecar.json").read_text())
+    claim(slots=document["slots"] + 5, items=document["items"] - 1)(folder)
+
+
 def wrong_newest(folder: Path) -> None:
     document = json.loads((folder / "sidecar.json").read_text())
     document["newest_index"]["end_timestamp_ms"] += 1
@@ -147,6 +160,14 @@ DAMAGES: dict[str, Damage] = {
     "sidecar.json without index files": claim(index_files=[]),
     "sidecar.json with other stretches": claim(indexed=[[0, 100], [200, 300]]),
     "sidecar.json with another size of the queues": claim(queues_size=5),
+    "sidecar.json with more slots": claim(slots=8),
+    "sidecar.json with more items": more("items", 1),
+    "sidecar.json with fewer items": more("items", -1),
+    "sidecar.json with other slots and items of the same size": same_size,
+    "sidecar.json with another dialect": claim(dialect="4.9"),
+    "sidecar.json with larger queue files": more("queue_file_size", 20),
+    "sidecar.json with smaller queue files": more("queue_file_size", -40),
+    "sidecar.json with other topics": claim(other_topics=["a/b"]),
     "sidecar.json of another log": claim(last_record={"offset": 0, "head": "00" * 20}),
 }
 
@@ -189,6 +210,56 @@ def test_what_was_built_is_as_a_fresh_build_again(built, damage):
     assert verify(built).damage == []
     assert built_files(sidecar) == fresh
     assert files_of(built) == log
+
+
+@pytest.mark.parametrize("member", [{"dialect": "4.9"}, {"slots": 8}, {"items": 21}, {"queue_file_size": 6_000_020}])
+def test_a_wrong_claim_about_a_single_file_is_told_by_what_a_build_would_choose(tmp_path, member):
+    """The file is one witness, and the claim another."""
+    store = make_store(tmp_path / "store", [message(keys=f"k{n}", tags="t") for n in range(8)], queues=False).folder
+    build(store)
+    sidecar = store.with_name("store.whence")
+    fresh = built_files(sidecar)
+    claim(**member)(sidecar)
+    (finding,) = verify(store).damage
+    assert (finding.path.name, finding.kind) == ("sidecar.json", "wrong_claim")
+    assert len(repair(store).mended) == 1
+    assert built_files(sidecar) == fresh
+    for path in (files_in(sidecar, "index")[0], files_in(sidecar, "consumequeue")[0]):
+        path.write_bytes(path.read_bytes()[:-100])  # it has the size that another shape would give it
+    assert not verify(store).is_healthy
+    repair(store)
+    assert built_files(sidecar) == fresh
+
+
+def test_an_index_without_tags_is_not_taken_for_one_with_them(golden, tmp_path):
+    store = copy_of(golden("v5-direct"), tmp_path)
+    build_indexes(store, BuildOptions(dialect=Dialect.V4_9))
+    sidecar = store.with_name("store.whence")
+    fresh = built_files(sidecar)
+    assert verify(store).damage == []
+    claim(dialect="5.5")(sidecar)
+    assert [finding.kind for finding in verify(store).damage] == ["wrong_claim"]
+    repair(store)
+    assert verify(store).damage == []
+    told = {"sidecar.json": b"4.9 or 5.3, which make the same files"}
+    assert built_files(sidecar) | told == fresh | told
+
+
+def test_topics_that_no_folder_can_be_named_after_are_known_to_the_sidecar(tmp_path):
+    """Without that a question that names no topic would not look for them."""
+    topics = ["a/b", "T", "a/b", "T", ".."]
+    store = make_store(tmp_path / "store", [message(topic=topic, keys="k") for topic in topics], queues=False).folder
+    shutil.rmtree(store / "index")
+    build(store)
+    with whence.open(store) as opened:
+        assert [found.topic for found in opened.find(key="k").messages] == topics[::-1]
+    sidecar = store.with_name("store.whence")
+    fresh = built_files(sidecar)
+    claim(other_topics=["a/b"])(sidecar)
+    assert [finding.kind for finding in verify(store).damage] == ["wrong_claim"]
+    repair(store)
+    assert verify(store).damage == []
+    assert built_files(sidecar) == fresh
 
 
 def test_more_damaged_time_blocks_than_are_listed_of_one_file_are_all_mended(tmp_path):

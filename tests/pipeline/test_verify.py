@@ -56,6 +56,15 @@ def test_what_a_broker_wrote_is_healthy(golden, name, jobs):
     assert found.items == sum(header["index_count"] - 1 for header in golden(name).headers)
 
 
+@pytest.mark.parametrize("asked", Dialect)
+@pytest.mark.parametrize("name", ["v4-clean", "v53-clean", "v5-clean"])
+def test_the_dialect_that_is_told_is_the_one_that_is_seen(golden, name, asked):
+    store = golden(name).store
+    found = run(place_of(store), VerifySettings(dialect=asked))
+    assert found.damage == []
+    assert found.dialect == golden(name).dialect
+
+
 TWICE = "items are there twice, as after a restart of the broker"
 
 

@@ -37,6 +37,7 @@ from whence.pipeline.verify import (
     Verified,
     VerifyPlace,
     VerifySettings,
+    as_made,
     usual_queue_size,
 )
 from whence.store.commit_log import CommitLog
@@ -245,12 +246,17 @@ class Repair:
         if claim.indexed:
             stretches = indexed_stretches(self._log, claim.indexed[0][0], claim.indexed_to, found.holes)
             claim = replace(claim, indexed=tuple(stretches))
+        if place.is_exact:
+            claim = replace(claim, **as_made(self._settings))
         if place.is_exact and place.names is not None and claim.index_names:
             names = digit_names(place.root / "index")
             newest = read_ends(place.root / "index" / names[-1], claim.shape).header if names else None
             claim = replace(claim, index_names=tuple(names), newest_header=newest or NO_HEADER)
         if place.is_exact and place.indexed_to is not None:
-            claim = replace(claim, queues_size=queues_size(place.root))
+            is_whole = [first for first, _ in claim.indexed[:1]] == [self._log.begin_offset]
+            # Nobody can tell any more which topics were in what has expired.
+            topics = found.without_folder if is_whole else claim.other_topics
+            claim = replace(claim, queues_size=queues_size(place.root), other_topics=topics)
         if claim != place.claim:
             claim.write(place.sidecar, self._disk)
             self._mended.append(Mended(str(place.sidecar / SIDECAR_NAME), "written"))

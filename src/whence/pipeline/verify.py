@@ -44,6 +44,7 @@ from whence.pipeline.fields import FieldEvaluator
 from whence.pipeline.index_parts import IndexPart, plan_parts, read_ends, shapes_of
 from whence.pipeline.plan import group_count
 from whence.pipeline.scanning import SpilledLog, cut_stretches, scan_stretches
+from whence.pipeline.seen import seen_dialect
 from whence.pipeline.task_runner import CountedRunner, TaskRunner
 from whence.pipeline.tasks import TAKEN
 from whence.store.commit_log import CommitLog
@@ -151,6 +152,11 @@ class Verified:
     def holes(self) -> list[tuple[int, int]]:
         """From where to where the log could not be read."""
         return [hole for spilled in self.judged for hole in spilled.holes]
+
+    @property
+    def without_folder(self) -> tuple[str, ...]:
+        """Topics of the log that no folder can be named after."""
+        return tuple(sorted({topic for spilled in self.judged for topic in spilled.without_folder}))
 
     @property
     def is_badly_indexed(self) -> bool:
@@ -307,7 +313,10 @@ class Verify:
             _add(found, each, found.index)
         found.dialect = self._settings.dialect
         if not self._place.is_exact:
-            found.habits = tuple(_habits(checked, found.not_indexed, self._settings.dialect))
+            newest_first = (part.file for part, _ in reversed(found.parts))
+            seen = (seen_dialect(file, self._log) for file in newest_first)
+            found.dialect = next((each for each in seen if each is not None), self._settings.dialect)
+            found.habits = tuple(_habits(checked, found.not_indexed, found.dialect))
 
     # -- queues ----------------------------------------------------------------------------------------------------
 
@@ -364,12 +373,17 @@ class Verify:
 
     def _add_claim(self, found: Verified) -> None:
         """Hold sidecar.json against what is there."""
-        claim = self._place.claim
+        claim, place = self._place.claim, self._place
         assert claim is not None
-        path = self._place.sidecar / SIDECAR_NAME
+        path = place.sidecar / SIDECAR_NAME
+        if place.is_exact:
+            for name, value in as_made(self._settings).items():
+                if getattr(claim, name) != value:
+                    what = f"its {name} is {getattr(claim, name)}, but the files beside it were made with {value}"
+                    self._claim_finding(found, path, FindingKind.WRONG_CLAIM, what, REPAIR_CLAIM)
         for part, each in found.parts:
             is_newest = claim.index_names[-1:] == (part.file.path.name,)
-            if is_newest and self._place.is_exact and each.is_healthy and each.header != claim.newest_header:
+            if is_newest and place.is_exact and each.is_healthy and each.header != claim.newest_header:
                 what = f"the header of the newest index file, {part.file.path.name}, is another one"
                 self._claim_finding(found, path, FindingKind.WRONG_CLAIM, what, REPAIR_CLAIM)
         begin = self._log.begin_offset
@@ -377,16 +391,14 @@ class Verify:
         if claimed and claimed != indexed_stretches(self._log, claimed[0][0], claim.indexed_to, found.holes):
             what = "the log is not indexed from where to where it says"
             self._claim_finding(found, path, FindingKind.WRONG_CLAIM, what, REPAIR_CLAIM)
-
-        is_told = self._place.is_exact and self._place.indexed_to is not None and not found.damaged_queues
-        if (
-            is_told
-            and claim.indexed
-            and begin == claim.indexed[0][0]
-            and queues_size(self._place.root) != claim.queues_size
-        ):
-            what = f"the queues have {queues_size(self._place.root)} bytes, not {claim.queues_size}"
-            self._claim_finding(found, path, FindingKind.WRONG_CLAIM, what, REPAIR_CLAIM)
+        if place.is_exact and place.indexed_to is not None and claim.indexed and begin == claim.indexed[0][0]:
+            size = queues_size(place.root)
+            if size != claim.queues_size and not found.damaged_queues:
+                what = f"the queues have {size} bytes, not {claim.queues_size}"
+                self._claim_finding(found, path, FindingKind.WRONG_CLAIM, what, REPAIR_CLAIM)
+            if found.without_folder != claim.other_topics:
+                what = "the log has other topics that no folder can be named after"
+                self._claim_finding(found, path, FindingKind.WRONG_CLAIM, what, REPAIR_CLAIM)
 
     def _add_fields(self, found: Verified, taken: Sequence[Spilled]) -> None:
         claim, folder = self._place.claim, self._place.sidecar
@@ -443,6 +455,16 @@ class Verify:
         finding = Finding(path, position, kind, what, REPAIR_CHECKPOINT)
         found.checkpoint_findings.append(finding)
         found.damage.append(finding)
+
+
+def as_made(settings: VerifySettings) -> dict[str, Any]:
+    """Members of sidecar.json that tell how index and queues were made, and what is right in them."""
+    made: dict[str, Any] = {"dialect": settings.dialect}
+    if settings.shape is not None:
+        made |= {"slots": settings.shape.slot_capacity, "items": settings.shape.item_capacity}
+    if settings.queue_file_size is not None:
+        made["queue_file_size"] = settings.queue_file_size
+    return made
 
 
 def _before(taken: Sequence[Spilled], to_offset: int | None) -> tuple[Spilled, ...]:

@@ -26,9 +26,18 @@ from whence.pipeline.build import QUEUE_FOLDERS
 from whence.pipeline.field_evaluation import Evaluator
 from whence.pipeline.field_repair import FieldRepair
 from whence.pipeline.index_parts import read_ends
-from whence.pipeline.jobs import BuildOptions, JobOptions, build_indexes, known_sidecar, locked, settled
+from whence.pipeline.jobs import (
+    BuildOptions,
+    JobOptions,
+    build_indexes,
+    known_sidecar,
+    locked,
+    made_like,
+    settled,
+)
 from whence.pipeline.repair import Mended, Repair, Repaired
 from whence.pipeline.runner import Runner, Watcher
+from whence.pipeline.seen import MadeLike, believed
 from whence.pipeline.session import open_session
 from whence.pipeline.verify import Verified, Verify, VerifyPlace, VerifySettings, work_folder
 from whence.store.commit_log import CommitLog
@@ -181,6 +190,7 @@ class Judged:
         self._in_place = isinstance(options, RepairOptions) and options.in_place
         self._problem: Finding | None = None
         self._place = self._judge(folder, sidecar)
+        self._settings = self._made_like()
 
     # -- which files -----------------------------------------------------------------------------------------------
 
@@ -246,19 +256,20 @@ class Judged:
 
     def verify(self, runner: Runner, work: Path, evaluator: Evaluator) -> Verified:
         """Check what is judged."""
-        found = Verify(self._log, self._place, self._settings(), runner, work, Disk(), evaluator).run()
+        found = Verify(self._log, self._place, self._settings, runner, work, Disk(), evaluator).run()
         if self._problem is not None:
             found.damage.insert(0, self._problem)
         return found
 
-    def _settings(self) -> VerifySettings:
-        options, claim = self._options, self._place.claim
+    def _made_like(self) -> VerifySettings:
+        options, claim, place = self._options, self._place.claim, self._place
         shape, dialect, queue_file_size = self._shape, None, None
         if self._ownership is not None:
             settings = self._ownership.settings
             dialect, queue_file_size = settings.dialect, settings.queue_file_size
-        elif claim is not None and self._place.is_exact:
-            shape, dialect, queue_file_size = claim.shape, claim.dialect, claim.queue_file_size
+        elif claim is not None and place.is_exact:
+            claimed = MadeLike(claim.shape, claim.dialect, claim.queue_file_size)
+            shape, dialect, queue_file_size = believed(place.root, place.names or (), self._log, claimed, self._usual)
         return VerifySettings(
             shape=shape,
             dialect=dialect or self._store.dialect(),
@@ -266,6 +277,10 @@ class Judged:
             batch_topics=TopicTable(self._store.folder, Disk(), now_ms).batch_topics(),
             jobs=options.jobs,
         )
+
+    def _usual(self) -> MadeLike:
+        """What a build would choose that knows of no sidecar."""
+        return MadeLike(*made_like(self._store, self._options, None, None))
 
     # -- repair ----------------------------------------------------------------------------------------------------
 
@@ -288,7 +303,7 @@ class Judged:
 
     def mend(self, found: Verified, runner: Runner, work: Path, disk: Disk) -> list[Mended]:
         """Mend what is judged, file by file."""
-        repair = Repair(self._log, self._log_folders, self._place, self._settings(), runner, work, disk)
+        repair = Repair(self._log, self._log_folders, self._place, self._settings, runner, work, disk)
         mended = repair.run(found)
         if mended and self._ownership is not None:
             mended += self._note(self._ownership, disk)
