@@ -1,6 +1,9 @@
 """Verify: what brokers wrote is healthy, and nothing that whence built can change unnoticed."""
 
+import tempfile
 from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
 
 import pytest
 
@@ -229,3 +232,37 @@ def test_a_body_that_holds_whole_records_fools_no_stretch(tmp_path):
     found = run(place_of(made.folder), VerifySettings(jobs=7))
     assert found.damage == []
     assert found.messages == 7
+
+
+# -- the work folder
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_the_work_of_a_verify_on_a_cluster_lies_in_the_sidecar_and_leaves_nothing(tmp_path, is_there):
+    sidecar = tmp_path / "store.whence"
+    if is_there:
+        sidecar.mkdir()
+    with work_folder(sidecar, is_local=False) as work:
+        assert work.parent == sidecar
+        (work / "spill").write_bytes(b"rows")
+    assert list(tmp_path.iterdir()) == ([sidecar] if is_there else [])
+    assert not is_there or not list(sidecar.iterdir())
+
+
+def test_a_work_folder_that_another_verify_takes_for_left_behind_is_made_again(tmp_path, monkeypatch):
+    """Between its making and its lock nothing tells them apart."""
+    made: list[str] = []
+
+    def make(**given: Any) -> str:
+        made.append(mkdtemp(**given))
+        folder = made[-1]
+        if len(made) == 1:
+            with work_folder(tmp_path, is_local=True):
+                assert not Path(folder).exists()
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make)
+    with work_folder(tmp_path, is_local=True) as work:
+        assert work.is_dir()
+        assert (str(work), len(made)) == (made[-1], 3)
+    assert not list(tmp_path.iterdir())

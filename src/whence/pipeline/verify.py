@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 WORK_PREFIX = "verify-"
+WORK_TRIES = 10
 DEFAULT_QUEUE_FILE_SIZE = 6_000_000
 REPAIR_CLAIM = "write sidecar.json anew from the files beside it"
 REPAIR_EXTRA = "remove this file, which no build published"
@@ -529,12 +530,36 @@ def work_folder(sidecar: Path, *, is_local: bool) -> Iterator[Path]:
 
     Those that were left behind by others go, too.
     """
-    folder = _make_work_folder(sidecar, is_local=is_local)
+    is_made = not is_local and not is_folder(sidecar)
     try:
-        with StoreLock(folder / "lock"):
-            yield folder
+        folder, lock = _locked_work_folder(sidecar, is_local=is_local)
+        try:
+            with lock:
+                yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if is_made:
+            with suppress(OSError):  # somebody put something there meanwhile
+                sidecar.rmdir()
+
+
+def _locked_work_folder(sidecar: Path, *, is_local: bool) -> tuple[Path, StoreLock]:
+    """A folder that others leave alone. Until it is locked one of them may take it for left behind."""
+    tries = 1
+    while True:
+        folder = _make_work_folder(sidecar, is_local=is_local)
+        try:
+            lock = StoreLock(folder / "lock")
+        except StoreError:
+            shutil.rmtree(folder, ignore_errors=True)
+            if tries == WORK_TRIES:
+                raise
+        else:
+            if lock.is_there():
+                return folder, lock
+            lock.close()
+        tries += 1
 
 
 def _make_work_folder(sidecar: Path, *, is_local: bool) -> Path:
