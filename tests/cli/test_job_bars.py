@@ -26,6 +26,10 @@ HALF = runner.JobState(
 TEXTS = [
     (HALF, "8 of 16 tasks, 1.0 GiB of 4.0 GiB, 2,000,000 messages, 102.4 MiB/s", "30 s left"),
     (runner.JobState("link", tasks=1), "0 of 1 task", ""),
+    (runner.JobState("build", tasks=8, tasks_done=2, files=1, elapsed_s=2), "2 of 8 tasks, 1 file", "6 s left"),
+    (runner.JobState("export", tasks=2, tasks_done=1, bytes_total=GIB, bytes_done=GIB // 2, messages=1000, files=1200,
+                     elapsed_s=8),
+     "1 of 2 tasks, 512.0 MiB of 1.0 GiB, 1,000 messages, 1,200 files, 64.0 MiB/s", "8 s left"),
     (runner.JobState("link", tasks=4, tasks_done=1, tasks_failed=2, elapsed_s=60),
      "1 of 4 tasks, 2 attempts failed", "3 min 0 s left"),
     (runner.JobState("link", tasks=4, tasks_done=4, elapsed_s=3.4, is_ended=True), "4 of 4 tasks", "3 s"),
@@ -59,7 +63,7 @@ def shown(monkeypatch, stream, *, quiet=False):
     monkeypatch.setattr(sys, "stderr", stream)
     with JobBars(quiet=quiet) as bars:
         bars(HALF)
-        bars(runner.JobState("link", tasks=3))
+        bars(runner.JobState("link", tasks=3, tasks_done=1, files=17))
     return stream.getvalue()
 
 
@@ -68,7 +72,7 @@ def test_a_terminal_sees_a_bar_for_each_job_which_goes_at_the_end(monkeypatch, a
     text = shown(monkeypatch, Terminal())
     assert "starting Spark" in text
     assert "scan" in text and "25%" in text and "8 of 16 tasks, 1.0 GiB of 4.0 GiB" in text
-    assert "link" in text and "0 of 3 tasks" in text
+    assert "link" in text and "1 of 3 tasks, 17 files" in text
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor comes back
     assert text.rstrip("\r").endswith("\x1b[2K")
 
@@ -87,7 +91,7 @@ def test_a_narrow_terminal_still_sees_name_share_and_time(monkeypatch, columns):
 def test_elsewhere_there_are_lines(monkeypatch, at_once):
     assert shown(monkeypatch, io.StringIO()).splitlines() == [
         f"whence: scan: 25%, {state_text(HALF)}, 30 s left",
-        "whence: link: 0%, 0 of 3 tasks",
+        "whence: link: 33%, 1 of 3 tasks, 17 files, 0 s left",
     ]
 
 

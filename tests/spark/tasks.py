@@ -46,6 +46,10 @@ class Counted:
     number: int
     message_count: int
 
+    @property
+    def files(self) -> list[str]:
+        return ["file"] * self.number
+
 
 def count(number: int) -> Counted:
     return Counted(number, number * 100)

@@ -19,13 +19,13 @@ def test_no_inputs_are_no_job(runner):
     assert runner.map("count", tasks.count, []) == []
 
 
-def test_progress_tells_tasks_bytes_and_messages(spark):
+def test_progress_tells_tasks_bytes_messages_and_files(spark):
     states: list[JobState] = []
     Runner(spark, states.append).map("count", tasks.count, [1, 2, 3], size_of=lambda number: number * 10)
     assert all(state.name == "count" and state.tasks == 3 and state.bytes_total == 60 for state in states)
     assert [state.is_ended for state in states] == [False] * (len(states) - 1) + [True]
     last = states[-1]
-    assert (last.tasks_done, last.bytes_done, last.messages) == (3, 60, 600)
+    assert (last.tasks_done, last.bytes_done, last.messages, last.files) == (3, 60, 600, 6)
     assert last.share == 1 and last.left_s == 0
 
 

@@ -66,7 +66,7 @@ class JobBars:
 
 
 def state_text(state: JobState) -> str:
-    """``3 of 16 tasks, 1.5 GiB of 4.0 GiB, 2,740,000 messages, 410.0 MiB/s``."""
+    """``3 of 16 tasks, 1.5 GiB of 4.0 GiB, 2,740,000 messages, 410.0 MiB/s``, or ``3 of 16 tasks, 120 files``."""
     parts = [f"{state.tasks_done} of {counted(state.tasks, 'task')}"]
     if state.tasks_failed:
         parts.append(f"{counted(state.tasks_failed, 'attempt')} failed")
@@ -74,6 +74,8 @@ def state_text(state: JobState) -> str:
         parts.append(f"{size_text(state.bytes_done)} of {size_text(state.bytes_total)}")
     if state.messages:
         parts.append(f"{state.messages:,} messages")
+    if state.files:
+        parts.append("1 file" if state.files == 1 else f"{state.files:,} files")
     if state.bytes_done and state.elapsed_s > 0:
         parts.append(f"{size_text(int(state.bytes_done / state.elapsed_s))}/s")
     return ", ".join(parts)

@@ -39,6 +39,11 @@ class MadeField:
     index: MadeFile
     values: MadeFile
 
+    @property
+    def files(self) -> tuple[MadeFile, ...]:
+        """Both, as a build tells of what it made."""
+        return self.index, self.values
+
 
 def build_field_task(task: FieldTask) -> MadeField:
     """Make one index file of a field with its values, or longer ones of the newest that are there."""

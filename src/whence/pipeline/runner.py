@@ -40,7 +40,7 @@ REASON_SIZE = 500
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """How far a job is. Bytes and messages are those of tasks that are done; a size of 0 is not known."""
+    """How far a job is. Bytes, messages and files are those of tasks that are done; a size of 0 is not known."""
 
     name: str
     tasks: int
@@ -50,6 +50,7 @@ class JobState:
     bytes_total: int = 0
     bytes_done: int = 0
     messages: int = 0
+    files: int = 0  # that were made
     elapsed_s: float = 0.0
     is_ended: bool = False
 
@@ -82,6 +83,7 @@ class Done:
     inputs: int = 0
     size: int = 0
     messages: int = 0
+    files: int = 0
     errors: dict[int, WhenceError] = field(default_factory=dict)  # by the input's number
     damage: list[Damage] = field(default_factory=list)
 
@@ -95,6 +97,7 @@ class _Sum(AccumulatorParam[Done]):
             value1.inputs + value2.inputs,
             value1.size + value2.size,
             value1.messages + value2.messages,
+            value1.files + value2.files,
             value1.errors | value2.errors,
             value1.damage + value2.damage,
         )
@@ -120,7 +123,7 @@ class _Task:
             attempt = 1 if context is None else context.attemptNumber() + 1
             what = f"{type(error).__name__}: {error}".replace("\n", " ")
             raise TaskError(f"input {number}, attempt {attempt}, on {gethostname()}: {what}") from error
-        self.done.add(Done(1, size, getattr(result, "message_count", 0)))
+        self.done.add(Done(1, size, getattr(result, "message_count", 0), len(getattr(result, "files", ()))))
         return result
 
 
@@ -149,7 +152,7 @@ class Runner:
         """The results of ``task`` for each of ``inputs``, in their order; each input is a task of Spark's.
 
         ``task`` is a function of a module that the workers can import. ``size_of`` gives an input's bytes, for the
-        progress; if results have a ``message_count``, these are added up in it.
+        progress; if results have a ``message_count``, or ``files`` that were made, these are added up in it.
 
         A WhenceError of a task ends the job and is raised here; of several, that of the first input that is known
         by then. Any other exception is tried again by Spark, and if that does not help it becomes a StoreError.
@@ -279,6 +282,7 @@ class _Job:
             self._bytes_total,
             done.size,
             done.messages,
+            done.files,
             time.monotonic() - self._started,
             is_ended,
         )
