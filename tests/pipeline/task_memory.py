@@ -1,8 +1,8 @@
-"""How much memory the tasks of a build take, in a process of its own: ``python task_memory.py FOLDER SIZE LIMIT``.
+"""How much memory the tasks of a build and of a verify take: ``python task_memory.py FOLDER SIZE LIMIT``.
 
-Makes a log of about SIZE bytes, with messages of about 100 bytes, then scans it and makes index, queues and times
-of it with a limit of LIMIT bytes on anonymous memory above what the interpreter with the kernels takes. Prints the
-peak of each task above that.
+Makes a log of about SIZE bytes, with messages of about 100 bytes, then scans it, makes index, queues and times of it
+and checks them, with a limit of LIMIT bytes on anonymous memory above what the interpreter with the kernels takes.
+Prints the peak of each task above that.
 
 MALLOC_MMAP_THRESHOLD_ must be set: otherwise what one task has freed is kept for the next one, and is not seen in it.
 """
@@ -25,6 +25,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent / "src"))
 from tests.reference import encode_record
 from tests.store_maker import message
 from whence.files.disk import Disk
+from whence.pipeline.check_tasks import (
+    IndexCheckTask,
+    QueueCheckTask,
+    TimesCheckTask,
+    check_index_task,
+    check_queues_task,
+    check_times_task,
+)
 from whence.pipeline.plan import plan_index
 from whence.pipeline.tasks import (
     TAKEN,
@@ -110,10 +118,35 @@ def run_tasks(folder: Path, size: int, run: Callable[[Callable[[Any], Any], Any]
     shape = DEFAULT_SHAPE
     (plan,) = plan_index([spilled], shape.item_capacity - 1, 0)
     index = IndexTask("index", str(work), plan, shape.slot_capacity, shape.item_capacity, None, "", True)
-    assert run(build_index_task, index).files[0].entry_count == count
+    (built,) = run(build_index_task, index).files
+    assert built.entry_count == count
+    end = spilled.end_offset
+    check = IndexCheckTask(
+        work=str(work),
+        path=built.path,
+        slots=shape.slot_capacity,
+        items=shape.item_capacity,
+        ranges=plan.ranges,
+        begin_offset=0,
+        end_offset=end,
+        before=None,
+        is_first_known=True,
+        begun=0,
+        is_live=False,
+        is_exact=True,
+    )
+    found = run(check_index_task, check)
+    assert (found.is_healthy, found.item_count) == (True, count)
     queues = QueueTask("queues", str(work), 0, 6_000_000, (), str(folder / "none"), False, True)
-    assert sum(file.entry_count for file in run(build_queues_task, queues).files) == count // 2
-    run(build_times_task, TimesTask("times", str(work), (("0", 0, size, (spilled.name,), ""),), True))
+    files = run(build_queues_task, queues).files
+    assert sum(file.entry_count for file in files) == count // 2
+    root = next(parent for parent in Path(files[0].path).parents if parent.parent == work)
+    checked = run(check_queues_task, QueueCheckTask(str(work), str(root), 0, (), 6_000_000, (), 0, end, False, True))
+    assert (checked.damaged, checked.entry_count) == ((), count // 2)
+    (times,) = run(
+        build_times_task, TimesTask("times", str(work), (("0", 0, size, (spilled.name,), ""),), True)
+    ).files
+    assert run(check_times_task, TimesCheckTask(str(work), ((times.path, (spilled.name,)),))) == ()
     shutil.rmtree(folder)
 
 

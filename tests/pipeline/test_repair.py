@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,11 +11,12 @@ from pathlib import Path
 import pytest
 
 import whence
+from tests.disks import small_disk
 from tests.golden import CLEAN, DAMAGED, DIRECT, RECOVERED, GoldenStore
 from tests.pipeline.test_build import OneByOne
 from tests.pipeline.test_verify import files_of
 from tests.store_maker import make_store, message
-from whence.errors import LockedError, UsageError
+from whence.errors import LockedError, StoreError, UsageError
 from whence.files.disk import Disk
 from whence.files.lock import StoreLock
 from whence.pipeline import jobs, verify_jobs
@@ -544,13 +546,18 @@ def test_a_verify_leaves_nothing_behind_and_takes_away_what_others_left(built):
         assert {path.name for path in sidecar.glob("verify-*")} == {"verify-running"}
 
 
-def test_a_sidecar_that_cannot_be_written_is_verified(built):
-    sidecar = built.with_name("store.whence")
-    sidecar.chmod(0o500)
-    try:
-        assert verify(built).damage == []
-    finally:
-        sidecar.chmod(0o700)
+def test_a_sidecar_that_cannot_be_written_is_verified(golden, tmp_path):
+    store = copy_of(golden("v5-direct"), tmp_path)
+    with small_disk(tmp_path / "disk", 48 << 20) as disk:
+        sidecar = disk / "sidecar"
+        build_indexes(store, BuildOptions(out=sidecar))
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        with pytest.raises(OSError, match="Read-only"):
+            (sidecar / "more").touch()
+        found = verify_indexes(store, JobOptions(out=sidecar))
+        assert (found.damage, found.root) == ([], sidecar)
+        with pytest.raises(StoreError, match="Read-only"):
+            repair_indexes(store, RepairOptions(out=sidecar))
 
 
 # -- a repair that is killed

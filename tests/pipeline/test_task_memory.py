@@ -31,6 +31,7 @@ def peaks(folder: Path, size: int) -> dict[str, int]:
 
 
 def test_tasks_take_less_than_100_mb_and_no_more_for_a_log_three_times_as_long(tmp_path):
+    """Those of a build, and those of a verify."""
     short, long = peaks(tmp_path / "short", 100_000_000), peaks(tmp_path / "long", 300_000_000)
     assert max(short.values()) > 10_000_000  # it is measured
     assert all(peak < LIMIT for peak in long.values()), long
