@@ -4,17 +4,21 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.spark import builder
+from tests.spark import builder, mender
 from tests.spark.conftest import PYTHON_PATH, QUICK
 from tests.spark.stores import DERIVED, check_store, make_store, sums
 from whence.door import build_store
+from whence.pipeline import build as build_module
+from whence.pipeline import jobs
+from whence.pipeline.runner import Runner
+from whence.pipeline.tasks import IndexTask
 
 pytestmark = pytest.mark.slow
 
@@ -107,6 +111,42 @@ def test_a_build_on_a_cluster_equals_the_dispatch_though_slow_tasks_get_twins(bu
     assert {place.java_parent for place in built.places} == cluster.workers
     assert len(built.places) > built.tasks
     check_built(store, built, expected)
+
+
+def test_a_build_on_a_cluster_is_verified_broken_and_mended_there(store, expected, cluster, tmp_path):
+    asked = {"store": str(store), "master": cluster.master, "conf": cluster.conf}
+    ended = subprocess.run(
+        [sys.executable, mender.__file__, json.dumps(asked)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=os.environ | {"PYTHONPATH": PYTHON_PATH, "TMPDIR": str(tmp_path)},
+    )
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout.splitlines()[-1])
+    assert told["is_local"] is False
+    assert told["damaged"] == [[told["broken"]], []]
+    assert told["mended"] == [told["broken"]]
+    sidecar = store.with_name("store.whence")
+    assert sums(sidecar) == expected
+    assert not list(sidecar.glob("verify-*"))
+    check_store(store)
+
+
+def test_two_tasks_that_fill_one_index_file_side_by_side_equal_the_dispatch(spark, store, expected, monkeypatch):
+    given: list[Any] = []
+
+    class NotingRunner(Runner):
+        def map(self, name: str, task: Any, inputs: Sequence[Any], *, size_of: Any = None) -> list[Any]:
+            given.extend(inputs)
+            return super().map(name, task, inputs, size_of=size_of)
+
+    monkeypatch.setattr(jobs, "Runner", NotingRunner)
+    monkeypatch.setattr(build_module, "HALVED_FROM", 2)
+    build_store(store, jobs=64)
+    assert sums(store.with_name("store.whence")) == expected
+    halved = [task for task in given if isinstance(task, IndexTask) and task.file]
+    assert len(halved) == 2 * sum(task.leaves for task in halved) == 2 * sum(name[:5] == "index" for name in expected)
 
 
 def test_a_build_in_this_process_equals_the_dispatch(spark, store, expected):

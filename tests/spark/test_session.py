@@ -3,19 +3,23 @@
 import os
 import signal
 import sys
+import threading
 import time
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.spark.conftest import QUICK, SPARK
-from tests.spark.tasks import parent_of
+from tests.spark.tasks import Counted, count, parent_of, sleep, socket_families
 from whence.errors import UsageError
+from whence.pipeline.runner import Runner
 from whence.pipeline.session import SparkSettings, open_session
 
 pytestmark = pytest.mark.slow
 
+LISTENING = "0A"  # the state of a socket, as Linux tells it
 MINE = {"spark.app.name": "mine", "spark.driver.extraJavaOptions": "-Dwhence.test=yes"}
 
 
@@ -31,6 +35,20 @@ def is_child(process: int, parent: int) -> bool:
         return parent_of(process) == parent
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def listening(process: int) -> set[str]:
+    """The addresses at which a process waits to be called."""
+    own = {str(path.readlink()) for path in Path(f"/proc/{process}/fd").iterdir() if path.is_symlink()}
+    addresses = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{process}/net/{table}").read_text().splitlines()[1:]:
+            columns = line.split()
+            if columns[3] == LISTENING and f"socket:[{columns[9]}]" in own:
+                words = bytes.fromhex(columns[1].partition(":")[0])
+                address = ip_address(b"".join(words[at : at + 4][::-1] for at in range(0, len(words), 4)))
+                addresses.add(str(getattr(address, "ipv4_mapped", None) or address))
+    return addresses
 
 
 def distinct(told: dict[str, Any], name: str) -> set[Any]:
@@ -118,6 +136,17 @@ def test_an_active_session_is_used_and_left_alone(spark):
     assert spark.sparkContext.parallelize([1, 2]).sum() == 3
 
 
+def test_a_local_session_has_no_web_page_listens_on_loopback_alone_and_moves_data_through_unix_sockets(spark, runner):
+    context = spark.sparkContext
+    assert context.uiWebUrl is None
+    assert (
+        context.getConf().get("spark.driver.host") == context.getConf().get("spark.driver.bindAddress") == "127.0.0.1"
+    )
+    assert listening(context._gateway.proc.pid) == {"127.0.0.1"}
+    families = runner.map("job", socket_families, range(runner.slots))
+    assert {family for each in families for family in each} == {"AF_UNIX"}
+
+
 # What can be wrong
 
 
@@ -201,6 +230,34 @@ def test_an_interrupted_job_ends_within_a_second_and_leaves_nothing(start, tmp_p
         time.sleep(0.05)
     assert not any(map(is_alive, (daemon, worker)))
     assert not list((tmp_path / "tmp").glob("whence-spark-*"))
+
+
+def test_an_interrupt_ends_a_job_of_an_active_session_within_a_second_and_leaves_that(spark, tmp_path):
+    """As in a notebook."""
+    mark = tmp_path / "mark"
+    interrupted: list[float] = []
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 60
+        while not (mark.exists() and mark.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        interrupted.append(time.monotonic())
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        threading.Thread(target=interrupt, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt), open_session() as active:
+            Runner(active).map("sleep", sleep, [str(mark), str(tmp_path / "other")])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - interrupted[0] < 1
+    deadline = time.monotonic() + 10  # Spark gives a task two seconds to end by itself
+    while is_alive(int(mark.read_text())) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not is_alive(int(mark.read_text()))
+    assert Runner(spark).map("count", count, range(3)) == [Counted(number, number * 100) for number in range(3)]
+    assert not spark.sparkContext.statusTracker().getActiveStageIds()
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 1.0, 2.0])
