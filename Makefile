@@ -18,7 +18,7 @@ EXAMPLES := $(wildcard examples)
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(VENV)/.stamp-spark ## open the sample store, find a message by its key, explain the walk
+demo: $(VENV)/.stamp-spark ## open the sample store, find and explain, build on Spark, break a byte, verify, repair
 	$(BIN)/whence demo
 
 test: $(VENV)/.stamp-dev ## run all tests but the long ones
