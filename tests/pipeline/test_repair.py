@@ -121,6 +121,12 @@ def wrong_newest(folder: Path) -> None:
     (folder / "sidecar.json").write_text(json.dumps(document))
 
 
+def up_to_newest(folder: Path) -> None:
+    """Up to where the newest index file begins."""
+    document = json.loads((folder / "sidecar.json").read_text())
+    claim(indexed=[[0, document["newest_index"]["begin_physical_offset"]]])(folder)
+
+
 def extra_index_file(folder: Path) -> None:
     path = files_in(folder, "index")[-1]
     path.with_name(str(int(path.name) + 1)).write_bytes(path.read_bytes())
@@ -161,6 +167,8 @@ DAMAGES: dict[str, Damage] = {
     "sidecar.json with another header": wrong_newest,
     "sidecar.json without index files": claim(index_files=[]),
     "sidecar.json with other stretches": claim(indexed=[[0, 100], [200, 300]]),
+    "sidecar.json without stretches": claim(indexed=[]),
+    "sidecar.json that ends at an earlier record": up_to_newest,
     "sidecar.json with another size of the queues": claim(queues_size=5),
     "sidecar.json with more slots": claim(slots=8),
     "sidecar.json with more items": more("items", 1),

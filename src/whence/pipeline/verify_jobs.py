@@ -228,8 +228,12 @@ class Judged:
                 what = "there is none, but what a build made lies beside it"
                 self._problem = Finding(path, 0, FindingKind.WRONG_CLAIM, what, REPAIR_SIDECAR)
             return None
-        if not _is_of(claim, self._log):
+        what = ""
+        if claim.last_record_offset >= claim.indexed_to:
+            what = "the last record that was indexed lies behind what it says is indexed"
+        elif not _is_of(claim, self._log):
             what = "it is of another log, or of one that was cut since"
+        if what:
             self._problem = Finding(path, 0, FindingKind.WRONG_CLAIM, what, REPAIR_SIDECAR)
             return None
         return claim
