@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.disks import small_disk
 from whence.errors import StoreError
 from whence.files.disk import Disk
 from whence.formats.buffers import Buffer
@@ -139,6 +140,85 @@ def test_rename_and_remove(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(StoreError, match="f: cannot be renamed to g"):
         disk.rename(tmp_path / "f", tmp_path / "g")
+
+
+@pytest.fixture
+def other(tmp_path):
+    """A folder on another disk, with 256 KiB."""
+    with small_disk(tmp_path / "other", 1 << 18) as folder:
+        yield folder
+
+
+def test_a_file_is_moved_to_another_disk_in_place_of_what_is_there(tmp_path, other):
+    size = 1 << 20
+    with (tmp_path / "file").open("wb") as file:
+        file.write(b"begin")
+        file.seek(size - 3)
+        file.write(b"end")
+    (other / "target").write_bytes(b"old")
+    (other / ".target.new").write_bytes(b"what a kill left")
+    with pytest.raises(StoreError, match="file: cannot be renamed to target: Invalid cross-device link"):
+        Disk().rename(tmp_path / "file", other / "target")
+    Disk().move(tmp_path / "file", other / "target")
+    assert (other / "target").read_bytes() == b"begin".ljust(size - 3, b"\0") + b"end"  # holes took no room
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+    assert [path.name for path in other.iterdir()] == ["target"]
+
+
+def test_a_file_for_which_another_disk_has_no_room_stays_where_it_is(tmp_path, other):
+    (tmp_path / "file").write_bytes(b"x" * (1 << 19))
+    (other / "target").write_bytes(b"old")
+    with pytest.raises(StoreError, match=f"{other}/.target.new: cannot be written: No space left"):
+        Disk().move(tmp_path / "file", other / "target")
+    assert (tmp_path / "file").stat().st_size == 1 << 19
+    assert [path.name for path in other.iterdir()] == ["target"]
+    assert (other / "target").read_bytes() == b"old"
+
+
+def test_a_file_that_is_moved_to_another_disk_is_there_wherever_that_was_ended(tmp_path, other):
+    class DyingDisk(Disk):
+        """Dies at one of its steps."""
+
+        left = 0
+
+        def _count(self) -> None:
+            self.left -= 1
+            if self.left < 0:
+                raise KeyboardInterrupt
+
+        def rename(self, path: Path, target: Path) -> None:
+            self._count()
+            super().rename(path, target)
+
+        def remove(self, path: Path) -> None:
+            self._count()
+            super().remove(path)
+
+        def pwrite(self, path: Path, descriptor: int, data: Buffer, position: int) -> int:
+            self._count()
+            return super().pwrite(path, descriptor, data, position)
+
+        def fsync(self, path: Path, descriptor: int) -> None:
+            self._count()
+
+    source, target, ended = tmp_path / "file", other / "target", 0
+    while True:
+        source.write_bytes(b"new")
+        target.write_bytes(b"old")
+        disk = DyingDisk()
+        disk.left = ended
+        try:
+            disk.move(source, target)
+            break
+        except KeyboardInterrupt:
+            ended += 1
+        assert source.exists() or target.read_bytes() == b"new"
+        assert target.read_bytes() in (b"old", b"new")
+        if source.exists():
+            Disk().move(source, target)
+        assert target.read_bytes() == b"new"
+        assert [path.name for path in other.iterdir()] == ["target"]
+    assert ended == 7
 
 
 def test_closing_twice_closes_nothing_else(tmp_path):

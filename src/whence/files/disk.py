@@ -16,10 +16,12 @@ from threading import Thread
 from typing import Self
 
 from whence.errors import StoreError
+from whence.files.plain_file import PlainFile
 from whence.formats.buffers import Buffer
 
 MODE = 0o644
 ZEROS = bytes(1 << 20)
+COPY_AT_ONCE = 1 << 20
 SYNC_FILE_RANGE_WRITE = 2
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2
@@ -229,7 +231,7 @@ class Disk:
 
     def replace(self, path: Path, data: bytes) -> None:
         """Make a small file, or put it in the place of the one before: after a crash it is one of both, whole."""
-        aside = path.with_name(f".{path.name}.new")
+        aside = aside_of(path)
         self.remove(aside)
         with self.create(aside, 0, reserve=False) as file:
             file.write(data, 0)
@@ -241,6 +243,36 @@ class Disk:
         """Give a file another name, in place of what has that name."""
         with _named(path, f"cannot be renamed to {target.name}"):
             path.replace(target)
+
+    def copy(self, path: Path, target: Path) -> None:
+        """Copy a file to a new one, and do not flush it; its holes stay holes."""
+        with PlainFile(path) as there, self.create(target, there.size, reserve=False) as file:
+            for at, size in there.data_pieces(0, COPY_AT_ONCE):
+                file.write(there.read(at, size), at)
+
+    def move(self, path: Path, target: Path) -> None:
+        """Rename a file, also to another disk, which cannot be done in one step.
+
+        There it is copied beside the target first, and is gone from its old place only when that lasts: so there is
+        always one of both, whole. A copy that a kill left goes when the same file is moved again.
+        """
+        try:
+            self.rename(path, target)
+            return
+        except StoreError as error:
+            if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EXDEV:
+                raise
+        aside = aside_of(target)
+        self.remove(aside)
+        try:
+            self.copy(path, aside)
+            self.flush_file(aside)
+        except StoreError:
+            self.remove(aside)  # the disk may be full of it
+            raise
+        self.rename(aside, target)
+        self.flush_folder(target.parent)
+        self.remove(path)
 
     def exchange(self, path: Path, target: Path) -> None:
         """Give each of two folders the other's name: nobody sees a moment in which one of the names is not there.
@@ -260,6 +292,11 @@ class Disk:
         """Remove a file; it is no error if it is not there."""
         with _named(path, "cannot be removed"):
             path.unlink(missing_ok=True)
+
+
+def aside_of(path: Path) -> Path:
+    """Where a file is written before it takes its place; no reader takes it for one of its own."""
+    return path.with_name(f".{path.name}.new")
 
 
 @cache

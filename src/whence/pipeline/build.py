@@ -533,20 +533,20 @@ class Build:
         self._disk.make_folders(folders)
         for path, target in renames:
             if path.exists() or not target.exists():  # else a build that was killed came as far as that
-                self._disk.rename(path, target)
+                self._disk.move(path, target)
         self._disk.flush_folders(folders)
 
     def _remove_others(self, kept: set[Path]) -> None:
         """Remove what other builds left: of the index, and of all else if it was built anew from the first record."""
         root, kinds = self._place.root, self._settings.kinds
         for name in _names_in(root / "index") if Kind.INDEX in kinds else ():
-            if is_digits(name) and root / "index" / name not in kept:
+            if _is_published_name(name) and root / "index" / name not in kept:
                 self._disk.remove(root / "index" / name)
         if self._known is not None:
             return
         for folder in QUEUE_FOLDERS if Kind.QUEUES in kinds else ():
             for path in (root / folder).glob("*/*/*"):
-                if is_digits(path.name) and path not in kept:
+                if _is_published_name(path.name) and path not in kept:
                     self._disk.remove(path)
         times = self._place.sidecar / "times"
         for name in _names_in(times):
@@ -611,6 +611,11 @@ def build_task(task: IndexTask | QueueTask | TimesTask) -> Made:
     if isinstance(task, IndexTask):
         return build_index_task(task)
     return build_queues_task(task) if isinstance(task, QueueTask) else build_times_task(task)
+
+
+def _is_published_name(name: str) -> bool:
+    """Whether a published file has this name, or had it on its way from another disk when its build was killed."""
+    return is_digits(name) or is_digits(name.removeprefix(".").removesuffix(".new"))
 
 
 def _files(made: Sequence[Made]) -> Iterator[MadeFile]:

@@ -276,13 +276,13 @@ class Repair:
     def _put(self, path: Path, target: Path) -> None:
         """Put a file that is complete into its place; what is there goes aside."""
         if target.exists():
-            self._disk.rename(target, self._work / own_name("old"))
-        self._disk.rename(path, target)
+            self._disk.move(target, self._work / own_name("old"))
+        self._disk.move(path, target)
         self._mended.append(Mended(str(target), "built"))
 
     def _remove(self, path: Path) -> None:
         if is_file(path):
-            self._disk.rename(path, self._work / own_name("old"))
+            self._disk.move(path, self._work / own_name("old"))
             self._mended.append(Mended(str(path), "removed"))
 
 

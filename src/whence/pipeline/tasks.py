@@ -27,7 +27,6 @@ from whence.errors import CorruptError, NotFoundError
 from whence.files.disk import Disk
 from whence.files.mapped_file import MappedFile, read_whole
 from whence.files.names import is_digits
-from whence.files.plain_file import PlainFile
 from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY, ENTRY_SIZE
 from whence.formats.rocketmq.index_file import IndexHeader
 from whence.formats.time_blocks import TIME_BLOCK, join_time_blocks
@@ -46,7 +45,6 @@ from whence.store.spill import (
     spilled_times,
 )
 
-COPY_AT_ONCE = 1 << 20
 TAKEN = "taken"  # the names of the spills that a build goes on with, in order
 MADE_SIZE_MAX = 1 << 30
 
@@ -145,7 +143,7 @@ def build_index_task(task: IndexTask) -> Made:
     after = None if task.after is None else BuiltFile(folder / "before", task.after)
     if task.goes_on_with:
         source = Path(task.goes_on_with)
-        copy_file(source, folder / source.name, disk)
+        disk.copy(source, folder / source.name)
         assert task.after is not None
         after = BuiltFile(folder / source.name, task.after)
     elif task.plan.before is not None:
@@ -252,7 +250,7 @@ def _copy_newest(source: Path, target: Path, size: int, disk: Disk) -> None:
             what = f"has {newest.stat().st_size} bytes, not {size}: it cannot be gone on with; build with --rebuild"
             raise CorruptError(what, path=newest)
         disk.make_folder(target)
-        copy_file(newest, target / newest.name, disk)
+        disk.copy(newest, target / newest.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,13 +298,6 @@ def taken_names(work: Path) -> Iterator[str]:
     with (work / TAKEN).open() as file:
         for line in file:
             yield line.rstrip("\n")
-
-
-def copy_file(source: Path, target: Path, disk: Disk) -> None:
-    """Copy a file; its holes stay holes."""
-    with PlainFile(source) as there, disk.create(target, there.size, reserve=False) as file:
-        for at, size in there.data_pieces(0, COPY_AT_ONCE):
-            file.write(there.read(at, size), at)
 
 
 def sha256_of(path: Path) -> str:

@@ -1,0 +1,79 @@
+"""Build in place, into a store that is a disk of its own: the sidecar beside it lies on another one."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.disks import small_disk
+from tests.pipeline.test_build import DyingDisk, grow, published, short_stretches, unflushed
+from tests.pipeline.test_build_faults import begin_store, check_answered, records, try_build
+from tests.pipeline.test_repair import flip, repair, verify, without_spark
+from tests.store.test_dispatch import files_below
+from whence.pipeline.jobs import BuildOptions, build_indexes
+from whence.store.index_file import Shape
+
+__all__ = ["short_stretches", "unflushed", "without_spark"]
+pytestmark = pytest.mark.usefixtures("short_stretches")
+
+
+@pytest.fixture
+def mounted(tmp_path):
+    """A store that is a disk of its own: what lies beside it is on another one."""
+    with small_disk(tmp_path / "store", 2 << 20) as folder:
+        yield begin_store(folder, records(60))
+
+
+def in_place(store: Path) -> dict[str, bytes]:
+    return {name: data for name, data in files_below(store).items() if not name.startswith("commitlog/")}
+
+
+def test_a_store_on_another_disk_than_its_sidecar_is_built_in_place(mounted, tmp_path):
+    sidecar, local, there = tmp_path / "sidecar", begin_store(tmp_path / "local", records(60)), tmp_path / "there"
+    for count, settings in ((60, {}), (90, {}), (90, {"rebuild": True, "shape": Shape(12, 30)})):
+        for store, beside in ((mounted, sidecar), (local, there)):
+            grow(store, records(count))
+            try_build(store, beside, root=store, **settings)
+        assert in_place(mounted) == in_place(local) != {}
+        assert published(sidecar) == published(there)
+        assert not (sidecar / "work").exists()
+    check_answered(mounted, sidecar, records(90))
+
+
+def test_a_build_in_place_on_another_disk_is_gone_on_with_wherever_it_was_killed(mounted, tmp_path):
+    sidecar, local = tmp_path / "sidecar", begin_store(tmp_path / "local", records(60))
+    try_build(local, tmp_path / "there", root=local)
+    for left in range(0, 10_000, 11):
+        for path in (sidecar, mounted / "index", mounted / "consumequeue"):
+            shutil.rmtree(path, ignore_errors=True)
+        is_done = try_build(mounted, sidecar, disk=DyingDisk(left), root=mounted)
+        if not is_done:
+            try_build(mounted, sidecar, root=mounted)
+        assert in_place(mounted) == in_place(local)
+        assert published(sidecar) == published(tmp_path / "there")
+        if is_done:
+            break
+    assert left > 50
+
+
+def test_a_copy_that_a_killed_build_in_place_left_goes_when_all_is_built_anew(mounted, tmp_path):
+    left = [mounted / "index" / f".{'9' * 17}.new", mounted / "consumequeue/Gone/0" / f".{0:020}.new"]
+    for path in left:
+        path.parent.mkdir(parents=True)
+        path.touch()
+    try_build(mounted, tmp_path / "sidecar", root=mounted)
+    assert not any(path.exists() for path in left)
+
+
+def test_a_store_on_another_disk_than_its_sidecar_is_repaired_in_place(golden, tmp_path):
+    with small_disk(tmp_path / "store", 32 << 20) as store:
+        shutil.copytree(golden("v5-clean").copy(tmp_path / "copy"), store, dirs_exist_ok=True)
+        build_indexes(store, BuildOptions(in_place=True))
+        built = in_place(store)
+        flip(min((store / "index").iterdir()), 300)
+        flip(min((store / "consumequeue").glob("*/*/*")), 6)
+        (store / "index" / ("9" * 17)).write_bytes(b"of nobody")
+        assert not verify(store).is_healthy
+        assert repair(store, in_place=True).is_healthy
+        assert in_place(store) == built
+        assert verify(store).is_healthy
