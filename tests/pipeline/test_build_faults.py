@@ -22,7 +22,7 @@ from tests.pipeline.test_build import (
     unflushed,
 )
 from tests.reference import Record
-from tests.store_maker import log_bytes, make_store, message, place
+from tests.store_maker import FILE_SIZE, log_bytes, make_store, message, place
 from whence.files.disk import Disk
 from whence.pipeline.build import Build, BuildPlace, BuildSettings
 from whence.store.commit_log import CommitLog
@@ -64,7 +64,7 @@ def try_build(
     """Build; whether it got to its end."""
     sidecar.mkdir(exist_ok=True)
     log = CommitLog(store / "commitlog")
-    given = BuildSettings(jobs=5, **SMALL | settings)
+    given = BuildSettings(**{"jobs": 5} | SMALL | settings)
     try:
         place = BuildPlace(sidecar, root or sidecar)
         Build(log, place, given, read_sidecar(sidecar), runner or OneByOne(), disk or Disk()).run()
@@ -257,6 +257,23 @@ def test_index_files_that_begin_in_the_same_millisecond_do_not_take_each_others_
 
 
 # What became of the log, and of what was published
+
+
+def test_a_log_file_that_is_damaged_all_over_does_not_make_later_builds_begin_anew(tmp_path):
+    messages = records(120)
+    store, sidecar = begin_store(tmp_path / "store", messages[:100]), tmp_path / "sidecar"
+    damaged = sorted((store / "commitlog").iterdir())[1]
+    good = damaged.read_bytes()
+    damaged.write_bytes(bytes(100) + b"\xff" * (FILE_SIZE - 100))
+    built = build(store, sidecar, jobs=5, **SMALL)
+    grow(store, messages)
+    damaged.write_bytes(bytes(100) + b"\xff" * (FILE_SIZE - 100))
+    more = build(store, sidecar, jobs=5, **SMALL)
+    assert more.from_offset == built.to_offset > 2 * FILE_SIZE
+    check_as_new(store, sidecar, tmp_path / "new")
+    damaged.write_bytes(good)  # from a copy elsewhere
+    assert build(store, sidecar, jobs=5, **SMALL).messages == 120
+    check_as_new(store, sidecar, tmp_path / "new")
 
 
 def test_a_log_file_that_is_there_again_is_indexed(tmp_path):

@@ -64,7 +64,7 @@ from whence.store.index_file import Shape
 from whence.store.log_scan import LogScan
 from whence.store.message_store import Dialect
 from whence.store.queue_files import queues_size
-from whence.store.sidecar import Mark, Sidecar, indexed_stretches, join_indexed, meets
+from whence.store.sidecar import Mark, Sidecar, indexed_stretches, join_indexed
 from whence.store.spill import NOWHERE, SPILLED_ITEM, SPILLED_MESSAGE, Recipe, Spilled, machine_id, read_spilled
 
 WORK = "work"
@@ -566,9 +566,8 @@ def goes_on(log: CommitLog, place: BuildPlace, settings: BuildSettings, known: S
         return False
     if known.indexed_to <= known.last_record_offset:
         return False
-    size = log.file_size
-    if any(base < known.indexed_to and not meets(base, base + size, known.indexed) for base in log.bases):
-        return False  # a part of the log that was missing is there again
+    if known.lacks_file(log):
+        return False  # a file that was missing is there again; one that is damaged all over is no reason
     paths = [place.root / "index" / name for name in known.index_names]
     if place.in_place and Kind.INDEX in settings.kinds:
         if not set(filter(is_digits, _names_in(place.root / "index"))) <= {*known.index_names}:
