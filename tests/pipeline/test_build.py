@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.disks import small_disk
 from tests.golden import CLEAN, CRASHED, DIRECT, GoldenStore
 from tests.reference import Record, encode_record
 from tests.store.test_dispatch import MESSAGES, dispatch_store, files_below, in_header_order
@@ -26,6 +27,7 @@ from whence.pipeline import build as build_module
 from whence.pipeline import plan
 from whence.pipeline.build import Build, BuildPlace, BuildSettings, Built
 from whence.pipeline.tasks import Kind
+from whence.store import spill
 from whence.store.commit_log import CommitLog
 from whence.store.index_file import Shape
 from whence.store.message_store import Dialect
@@ -428,6 +430,41 @@ def test_too_little_room_is_told_before_the_work_begins(tmp_path, monkeypatch):
     with pytest.raises(FullError, match=r"sidecar: the build needs about [0-9,]+ bytes of room, its disk has 50,000"):
         build(store.folder, tmp_path / "sidecar", runner, **SMALL)
     assert runner.ran == []
+
+
+def test_what_a_killed_build_left_is_room_that_the_next_one_does_not_need_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(spill, "FREE_MIN", 0)
+    settings = SMALL | {"shape": Shape(100, 5000), "queue_file_size": 80_000}
+    messages = [message(keys="k", body=bytes(3000)) for _ in range(4000)]
+    store = make_store(tmp_path / "store", messages, file_size=1 << 22).folder
+    scans = len(list((store / "commitlog").iterdir()))
+    with small_disk(tmp_path / "sidecar", 1 << 20) as sidecar:
+        with pytest.raises(Killed):
+            build(store, sidecar, DyingRunner(scans), **settings)
+        ballast = sidecar / "ballast"
+        ballast.write_bytes(bytes(shutil.disk_usage(sidecar).free - 250_000))
+        with pytest.raises(FullError, match=r"the build needs about 26[0-9],[0-9]{3} bytes of room"):
+            build(store, sidecar / "other", **settings)
+        again = OneByOne()
+        assert build(store, sidecar, again, **settings).messages == 4000
+        assert "scan" not in again.ran
+
+
+def test_a_build_that_goes_on_needs_room_for_a_copy_of_the_newest_index_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(spill, "FREE_MIN", 0)
+    settings = SMALL | {"shape": Shape(1000, 100_000), "queue_file_size": 80_000}
+    messages = [message(keys=f"{number} k", body=bytes(100)) for number in range(4000)]
+    store = make_store(tmp_path / "store", messages[:3999], file_size=1 << 22).folder
+    with small_disk(tmp_path / "sidecar", 1 << 20) as sidecar:
+        build(store, sidecar, **settings)
+        for name, data in log_bytes(place(messages, file_size=1 << 22), file_size=1 << 22).items():
+            (store / "commitlog" / name).write_bytes(data)
+        ballast = sidecar / "ballast"
+        ballast.write_bytes(bytes(shutil.disk_usage(sidecar).free - 50_000))
+        runner = OneByOne()
+        with pytest.raises(FullError, match=r"sidecar: the build needs about 1[0-9]{2},[0-9]{3} bytes of room"):
+            build(store, sidecar, runner, **settings)
+        assert runner.ran == []
 
 
 def test_a_disk_that_gets_full_while_spills_grow_is_told(tmp_path, monkeypatch):

@@ -24,7 +24,9 @@ from tests.pipeline.test_build import (
 from tests.reference import Record
 from tests.store_maker import FILE_SIZE, log_bytes, make_store, message, place
 from whence.files.disk import Disk
+from whence.pipeline import plan
 from whence.pipeline.build import Build, BuildPlace, BuildSettings
+from whence.pipeline.tasks import sha256_of
 from whence.store.commit_log import CommitLog
 from whence.store.index_file import Shape
 from whence.store.sidecar import read_sidecar
@@ -254,6 +256,33 @@ def test_index_files_that_begin_in_the_same_millisecond_do_not_take_each_others_
         try_build(store, sidecar)
         check_as_new(store, sidecar, tmp_path / "new")
     check_answered(store, sidecar, messages)
+
+
+def test_a_build_that_was_killed_takes_what_one_without_sums_scanned(tmp_path):
+    store, sidecar = begin_store(tmp_path / "store", records(60)), tmp_path / "sidecar"
+    assert not try_build(store, sidecar, DyingRunner(12))
+    again = OneByOne()
+    sidecar.mkdir(exist_ok=True)
+    built = build(store, sidecar, again, jobs=5, with_sums=True, **SMALL)
+    assert "scan" not in again.ran
+    assert {file.sha256 for file in built.files} == {sha256_of(Path(file.path)) for file in built.files}
+    check_as_new(store, sidecar, tmp_path / "new")
+
+
+def test_a_build_that_was_killed_scans_only_what_the_log_has_more(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "STRETCH_SIZE_MIN", FILE_SIZE)
+    messages = records(300)
+    store, sidecar = begin_store(tmp_path / "store", messages[:200]), tmp_path / "sidecar"
+    before = len(list((store / "commitlog").iterdir()))
+    assert not try_build(store, sidecar, DyingRunner(before), jobs=None)
+    for path, data in log_bytes(place(messages)).items():
+        if not (store / "commitlog" / path).exists() or (store / "commitlog" / path).read_bytes() != data:
+            (store / "commitlog" / path).write_bytes(data)
+    again = OneByOne()
+    try_build(store, sidecar, again, jobs=None)
+    assert before > 4
+    assert again.ran.count("scan") == len(list((store / "commitlog").iterdir())) - before + 1
+    check_as_new(store, sidecar, tmp_path / "new")
 
 
 # What became of the log, and of what was published

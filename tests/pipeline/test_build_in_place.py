@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.disks import small_disk
-from tests.pipeline.test_build import DyingDisk, grow, published, short_stretches, unflushed
+from tests.pipeline.test_build import DyingDisk, OneByOne, grow, published, short_stretches, unflushed
 from tests.pipeline.test_build_faults import begin_store, check_answered, records, try_build
 from tests.pipeline.test_repair import flip, repair, verify, without_spark
 from tests.store.test_dispatch import files_below
+from tests.store_maker import log_bytes, message, place
+from whence.errors import FullError
 from whence.pipeline.jobs import BuildOptions, build_indexes
 from whence.store.index_file import Shape
 
@@ -63,6 +65,19 @@ def test_a_copy_that_a_killed_build_in_place_left_goes_when_all_is_built_anew(mo
         path.touch()
     try_build(mounted, tmp_path / "sidecar", root=mounted)
     assert not any(path.exists() for path in left)
+
+
+def test_too_little_room_on_the_disk_of_a_store_that_is_built_in_place_is_told_before_the_work_begins(tmp_path):
+    messages = [message(keys="k", body=bytes(3000)) for _ in range(4000)]
+    log = log_bytes(place(messages, file_size=1 << 22), file_size=1 << 22)
+    with small_disk(tmp_path / "store", sum(map(len, log.values())) + 50_000) as store:
+        (store / "commitlog").mkdir()
+        for name, data in log.items():
+            (store / "commitlog" / name).write_bytes(data)
+        runner = OneByOne()
+        with pytest.raises(FullError, match=f"{store}: the build needs about [0-9,]+ bytes of room, its disk has"):
+            try_build(store, tmp_path / "sidecar", runner, root=store)
+        assert runner.ran == []
 
 
 def test_a_store_on_another_disk_than_its_sidecar_is_repaired_in_place(golden, tmp_path):

@@ -13,6 +13,7 @@ last one ended.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import time
 from collections import defaultdict
@@ -53,9 +54,9 @@ from whence.pipeline.tasks import (
     build_index_task,
     build_queues_task,
     build_times_task,
-    file_state,
     own_name,
     read_made,
+    spill_key,
 )
 from whence.store.commit_log import CommitLog
 from whence.store.damage import Damage
@@ -71,6 +72,7 @@ WORK = "work"
 HALVED_FROM = 1_000_000  # items of a file that is worth two tasks
 TIMES_A_TASK = 256  # files of the log whose time blocks one task makes
 SAMPLE_SIZE = 4 * 1048576  # bytes of log that tell how much room a build needs
+SPILL_SUFFIXES = (".json", ".items", ".queues", ".times")  # the note first: without it nobody takes the others
 QUEUE_FOLDERS = ("consumequeue", "batchconsumequeue")
 
 
@@ -250,22 +252,20 @@ class Build:
     # -- where to begin --------------------------------------------------------------------------------------------
 
     def _digest(self) -> str:
-        """Of all that decides what the tasks make: a build that was killed is gone on with if it is the same."""
-        digest = hashlib.sha256()
-        settings, known = replace(self._settings, jobs=None), self._known
-        begun = None if known is None else (known.index_names, known.newest_header)
-        digest.update(repr((self._recipe, settings, begun, self._place.root.absolute())).encode())
-        for stretch in self._stretches:
-            digest.update(repr(stretch).encode())
-        return digest.hexdigest()[:16]
+        """Of what all tasks have in common: a build that was killed is gone on with if it is the same."""
+        settings = replace(self._settings, jobs=None, with_sums=False)
+        known = self._known
+        begun = None if known is None else (known.indexed_to, known.index_names, known.newest_header)
+        decides = repr((self._recipe, settings, begun, self._place.root.absolute()))
+        return hashlib.sha256(decides.encode()).hexdigest()[:16]
 
     # -- the build -------------------------------------------------------------------------------------------------
 
     def run(self) -> Built:
         """Build what is missing, publish it and clean up."""
         started = time.monotonic()
-        self._prepare()
-        taken = self._scan()
+        before = self._prepare()
+        taken = scan_stretches(self._stretches, self._recipe, self._work, self._runner, before)
         messages = sum(spilled.message_count for spilled in taken)
         made = self._make(taken) if messages else []
         if not all(path.exists() or target.exists() for path, target in self._places(made).renames):
@@ -279,35 +279,20 @@ class Build:
             self._work.parent.rmdir()
         return built
 
-    def _prepare(self) -> None:
-        """Make the work folder, remove what other builds left in theirs, and see that there is room."""
+    def _prepare(self) -> dict[int, Spilled]:
+        """Make the work folder, keep of what other builds left what this one takes, and see that there is room."""
         self._disk.make_folder(self._work)
         for other in self._work.parent.iterdir():
             if other != self._work:
                 shutil.rmtree(other, ignore_errors=True)
-        needed, free = self._needed_room(), shutil.disk_usage(self._work).free
-        if needed > free:
-            raise FullError(
-                f"{self._place.sidecar}: the build needs about {needed:,} bytes of room, its disk has {free:,}; "
-                "name a folder on another disk with --out"
-            )
-
-    def _needed_room(self) -> int:
-        """About how many bytes spills and files take, from a sample of the log."""
-        if self._size < 2 * SAMPLE_SIZE:
-            return 0
-        scan = LogScan(self._log, self._from, self._from + SAMPLE_SIZE, tags=self._recipe.tags)
-        messages = items = 0
-        for batch in scan:
-            messages += len(batch.messages)
-            items += len(batch.items)
-        a_message, an_item = SPILLED_MESSAGE + ENTRY_SIZE, SPILLED_ITEM + ITEM_SIZE
-        return (messages * a_message + items * an_item) * self._size // SAMPLE_SIZE
-
-    # -- pass one --------------------------------------------------------------------------------------------------
-
-    def _scan(self) -> tuple[Spilled, ...]:
-        return scan_stretches(self._stretches, self._recipe, self._work, self._runner, self._spilled_before())
+        before = self._spilled_before()
+        names = {spilled.name for spilled in before.values()}
+        for note in self._work.glob("*.json"):
+            if note.name.removesuffix(".json") not in names:
+                for suffix in SPILL_SUFFIXES:
+                    self._disk.remove(note.with_name(note.name.removesuffix(".json") + suffix))
+        self._see_that_there_is_room()
+        return before
 
     def _spilled_before(self) -> dict[int, Spilled]:
         """What a build that was killed left.
@@ -315,8 +300,7 @@ class Build:
         What its machine had not flushed when it stopped is not taken, nor what it took from files that have changed
         since.
         """
-        states = {path: file_state(path) for path in {stretch.path for stretch in self._stretches}}
-        wanted = {f"{stretch.number:08d}-{states[stretch.path]}": stretch.number for stretch in self._stretches}
+        wanted = {spill_key(stretch): stretch.number for stretch in self._stretches}
         found: dict[int, Spilled] = {}
         for path in self._work.glob("*.json"):
             number = wanted.get(path.name.rpartition("-")[0])
@@ -327,13 +311,47 @@ class Build:
                         found[number] = spilled
         return found
 
+    def _see_that_there_is_room(self) -> None:
+        """For spills and files, both of which lie in the work folder until the files are published."""
+        spills, files = self._needed_room()
+        there = sum(size_in_use(path) for path in self._work.rglob("*"))
+        self._check_room(self._place.sidecar, spills + files - there, "name a folder on another disk with --out")
+        root = self._place.root
+        if os.stat(root).st_dev != os.stat(self._work).st_dev:
+            self._check_room(root, files, "build without --in-place, into the sidecar")
+
+    def _check_room(self, folder: Path, needed: int, advice: str) -> None:
+        free = shutil.disk_usage(folder).free
+        if needed > free:
+            raise FullError(
+                f"{folder}: the build needs about {needed:,} bytes of room, its disk has {free:,}; {advice}"
+            )
+
+    def _needed_room(self) -> tuple[int, int]:
+        """About how many bytes spills and files take, from a sample of the log."""
+        known = self._known
+        copied = 0  # of queues there are copies too, but which ones get messages is not known yet
+        if known is not None and known.index_names and Kind.INDEX in self._settings.kinds:
+            copied = size_in_use(self._place.root / "index" / known.index_names[-1])
+        if self._size < 2 * SAMPLE_SIZE:
+            return 0, copied
+        scan = LogScan(self._log, self._from, self._from + SAMPLE_SIZE, tags=self._recipe.tags)
+        messages = items = 0
+        for batch in scan:
+            messages += len(batch.messages)
+            items += len(batch.items)
+        spills = messages * SPILLED_MESSAGE + items * SPILLED_ITEM
+        files = messages * ENTRY_SIZE + items * ITEM_SIZE
+        return spills * self._size // SAMPLE_SIZE, files * self._size // SAMPLE_SIZE + copied
+
     # -- pass two --------------------------------------------------------------------------------------------------
 
     def _make(self, taken: Sequence[Spilled]) -> list[Made]:
         """Make all files, aside."""
         names = "".join(f"{spilled.name}\n" for spilled in taken)
         self._disk.replace(self._work / TAKEN, names.encode())
-        digest = hashlib.sha256(names.encode()).hexdigest()[:8]
+        decides = f"{names}{'with sums' if self._settings.with_sums else ''}"
+        digest = hashlib.sha256(decides.encode()).hexdigest()[:8]
         kinds = self._settings.kinds
         tasks: list[IndexTask | QueueTask | TimesTask] = [
             *(self._index_tasks(taken, digest) if Kind.INDEX in kinds else ()),
@@ -624,6 +642,14 @@ def _files(made: Sequence[Made]) -> Iterator[MadeFile]:
 def size_of(path: Path) -> int:
     """Of a file; -1 if it is not there."""
     return path.stat().st_size if is_file(path) else -1
+
+
+def size_in_use(path: Path) -> int:
+    """What a file takes of its disk; 0 if it is not there."""
+    try:
+        return path.stat().st_blocks * 512
+    except OSError:
+        return 0
 
 
 def header_of(path: Path) -> IndexHeader | None:

@@ -97,9 +97,14 @@ class ScanTask:
 
 
 def scan_stretch_task(task: ScanTask) -> Spilled:
-    """Scan a stretch of log and spill what is taken from it. The spill's name tells of which state of the log."""
-    name = own_name(f"{task.stretch.number:08d}-{file_state(task.stretch.path)}")
-    return spill_stretch(task.stretch, task.recipe, Path(task.work), name, Disk())
+    """Scan a stretch of log and spill what is taken from it."""
+    return spill_stretch(task.stretch, task.recipe, Path(task.work), own_name(spill_key(task.stretch)), Disk())
+
+
+def spill_key(stretch: Stretch) -> str:
+    """Begins the name of a spill: of which part of the log it is, and of which state of that."""
+    kind = f"{'exact' if stretch.is_exact else 'found'}-{'last' if stretch.is_last else 'whole'}"
+    return f"{stretch.from_offset:020d}-{stretch.to_offset:020d}-{kind}-{file_state(stretch.path)}"
 
 
 def file_state(path: str) -> str:
