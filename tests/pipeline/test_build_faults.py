@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,7 @@ from whence.pipeline.build import Build, BuildPlace, BuildSettings
 from whence.pipeline.tasks import sha256_of
 from whence.store.commit_log import CommitLog
 from whence.store.index_file import Shape
+from whence.store.message_store import Dialect
 from whence.store.sidecar import read_sidecar
 
 __all__ = ["short_stretches", "unflushed"]
@@ -256,6 +258,37 @@ def test_index_files_that_begin_in_the_same_millisecond_do_not_take_each_others_
         try_build(store, sidecar)
         check_as_new(store, sidecar, tmp_path / "new")
     check_answered(store, sidecar, messages)
+
+
+def settings_told(sidecar: Path) -> dict[str, Any]:
+    """As a build has them that is not told any."""
+    known = read_sidecar(sidecar)
+    assert known is not None
+    return {"shape": known.shape, "dialect": known.dialect, "queue_file_size": known.queue_file_size}
+
+
+def test_a_build_anew_in_another_dialect_that_was_killed_leaves_nothing_of_both(tmp_path):
+    """Index files of both dialects have the same length, and some the same name."""
+    messages, store, sidecar = records(60), tmp_path / "store", tmp_path / "sidecar"
+    begin_store(store, messages)
+    news = {dialect: tmp_path / dialect for dialect in (Dialect.V4_9, Dialect.V5_5)}
+    for dialect, new in news.items():
+        try_build(store, new, dialect=dialect)
+    told = []
+    for left in range(10_000):
+        shutil.rmtree(sidecar, ignore_errors=True)
+        shutil.copytree(news[Dialect.V4_9], sidecar)
+        is_done = try_build(store, sidecar, disk=DyingDisk(left), dialect=Dialect.V5_5, rebuild=True)
+        if left % 7 == 0:
+            check_answered(store, sidecar, messages)
+        again = OneByOne()
+        try_build(store, sidecar, again, **settings_told(sidecar))
+        told.append(settings_told(sidecar)["dialect"])
+        assert published(sidecar) == published(news[told[-1]]), left
+        if is_done:
+            break
+        assert "build" not in again.ran  # what its tasks had made is taken
+    assert told == sorted(told) and told[0] is Dialect.V4_9 and len(told) > 20
 
 
 def test_a_build_that_was_killed_takes_what_one_without_sums_scanned(tmp_path):

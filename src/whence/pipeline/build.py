@@ -238,6 +238,7 @@ class Build:
         self._runner = CountedRunner(runner)
         self._disk = disk
         self._known = known if goes_on(log, place, settings, known) else None
+        self._replaces = self._known is None and known is not None and bool(known.indexed)
         self._from = log.begin_offset if self._known is None else self._known.indexed_to
         self._stretches = cut_stretches(log, self._from, runner.slots, settings.jobs)
         self._size = sum(stretch.size for stretch in self._stretches)
@@ -252,8 +253,11 @@ class Build:
     # -- where to begin --------------------------------------------------------------------------------------------
 
     def _digest(self) -> str:
-        """Of what all tasks have in common: a build that was killed is gone on with if it is the same."""
-        settings = replace(self._settings, jobs=None, with_sums=False)
+        """Of what all tasks have in common: a build that was killed is gone on with if it is the same.
+
+        What one anew had made when it was killed is taken, too, by one that just finds nothing to go on with.
+        """
+        settings = replace(self._settings, jobs=None, rebuild=False, with_sums=False)
         known = self._known
         begun = None if known is None else (known.indexed_to, known.index_names, known.newest_header)
         decides = repr((self._recipe, settings, begun, self._place.root.absolute()))
@@ -455,6 +459,8 @@ class Build:
             PublishedFile(str(target), file.kind, file.entry_count, file.from_offset, file.to_offset, file.sha256)
             for file, (_, target) in zip(_files(made), renames, strict=True)
         ]
+        if self._replaces:  # while files of both lie side by side, nobody is to believe them or to go on with them
+            self._claim((), (), NO_HEADER, (), 0).write(self._place.sidecar, self._disk)
         # The index file that became longer is the last: until then what is known is so, and can be gone on with.
         longer = [root / "index" / name for name in before[-1:]]
         self._rename([each for each in renames if each[1] not in longer])
