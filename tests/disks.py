@@ -145,6 +145,11 @@ class PowerLossDisk(Disk):
         self._failure: tuple[int, Path] | None = None
         self._tree = self._read(root)
 
+    @property
+    def steps(self) -> int:
+        """How many there were."""
+        return self._steps
+
     # -- power failures --------------------------------------------------------------------------------------
 
     def fail_after(self, steps: int, target: Path) -> None:

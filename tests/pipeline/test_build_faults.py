@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 import whence
 from tests.crash.checks import check_answers
+from tests.disks import PowerLossDisk
 from tests.pipeline.test_build import (
     SMALL,
     DyingDisk,
@@ -24,10 +26,13 @@ from tests.pipeline.test_build import (
 )
 from tests.reference import Record
 from tests.store_maker import FILE_SIZE, log_bytes, make_store, message, place
+from whence.errors import CorruptError
 from whence.files.disk import Disk
-from whence.pipeline import plan
+from whence.pipeline import build as build_module
+from whence.pipeline import plan, tasks
 from whence.pipeline.build import Build, BuildPlace, BuildSettings
-from whence.pipeline.tasks import sha256_of
+from whence.pipeline.tasks import read_made, sha256_of
+from whence.store import spill
 from whence.store.commit_log import CommitLog
 from whence.store.index_file import Shape
 from whence.store.message_store import Dialect
@@ -214,6 +219,86 @@ def test_time_blocks_that_a_killed_build_published_are_not_made_twice(tmp_path):
         check_as_new(store, sidecar, tmp_path / "new")
         if is_done:
             break
+
+
+POWER_FAILURES = 12
+
+
+def grown(folder: Path, count: int) -> tuple[Path, Path]:
+    """A store that was built, and has grown since to so many messages."""
+    store = begin_store(folder / "store", records(50))
+    try_build(store, folder / "sidecar")
+    grow(store, records(count))
+    return store, folder / "sidecar"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("is_local", "settings"), [(False, {}), (True, {"rebuild": True})], ids=["more", "anew"])
+def test_what_a_power_failure_leaves_of_a_build_is_gone_on_with(tmp_path, monkeypatch, is_local, settings):
+    """After it another build goes on, and equals one from scratch; before, readers get full answers."""
+    monkeypatch.setattr(OneByOne, "is_local", is_local)
+    store, sidecar = grown(tmp_path / "grown", 75)
+    build(store, tmp_path / "new", **SMALL)
+    new = published(tmp_path / "new")
+
+    shutil.copytree(sidecar, tmp_path / "built")
+
+    def lose_power(number: int, after: int) -> PowerLossDisk:
+        """Build on a disk that loses power, and leave what it has then."""
+        shutil.rmtree(sidecar)
+        shutil.copytree(tmp_path / "built", sidecar)
+        disk = PowerLossDisk(sidecar, Random(number), write_back=0.02 * (number % 3))
+        disk.fail_after(after, tmp_path / str(number))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tasks, "Disk", lambda: disk)
+            assert try_build(store, sidecar, disk=disk, **settings)
+        return disk
+
+    steps = lose_power(0, 1 << 30).steps
+    for number in range(1, POWER_FAILURES + 1):
+        assert lose_power(number, steps * number // (POWER_FAILURES + 1)).has_failed
+        shutil.rmtree(sidecar)
+        (tmp_path / str(number)).rename(sidecar)
+        check_answered(store, sidecar, records(75))
+        with pytest.MonkeyPatch.context() as patch:
+            for module in (build_module, spill):
+                patch.setattr(module, "machine_id", lambda: "the same, started again")
+            try_build(store, sidecar)
+        assert published(sidecar) == new, number
+
+
+class DyingBehind(OneByOne):
+    """Dies when all tasks of a job have ended."""
+
+    def map(self, name, task, inputs, *, size_of=None):
+        done = super().map(name, task, inputs)
+        if name == "build":
+            raise Killed
+        return done
+
+
+@pytest.mark.parametrize("left", [0, 8])
+def test_what_a_task_noted_is_there_after_any_power_failure(tmp_path, monkeypatch, left):
+    """Also if there was nothing to put to a file that it copied: a build that was killed had published it."""
+    monkeypatch.setattr(OneByOne, "is_local", False)
+    store, sidecar = grown(tmp_path, 54)  # no queue gets another file
+    if left:
+        assert not try_build(store, sidecar, disk=DyingDisk(left))
+        grow(store, records(55))
+    disk = PowerLossDisk(sidecar, Random(1))
+    monkeypatch.setattr(tasks, "Disk", lambda: disk)
+    assert not try_build(store, sidecar, DyingBehind(), disk=disk)
+    noted = 0
+    for _ in range(40):
+        disk.fail(tmp_path / "left")
+        for note in (tmp_path / "left/work").glob("*/*.made"):
+            with suppress(CorruptError):
+                for path in (Path(file.path) for file in read_made(note).files):
+                    if path.exists():  # not published by the build that was killed
+                        assert (tmp_path / "left" / path.relative_to(sidecar)).read_bytes() == path.read_bytes()
+                        noted += 1
+        shutil.rmtree(tmp_path / "left")
+    assert noted > 20
 
 
 @pytest.mark.parametrize("left", [1, 4, 8, 12])

@@ -216,6 +216,7 @@ def build_queues_task(task: QueueTask) -> Made:
     plain = ("consumequeue", -(-task.file_size // ENTRY_SIZE) * ENTRY_SIZE)
     builder = QueueBuilder(folder / "consumequeue", task.file_size, disk, is_batch=is_batch)
     seen: set[tuple[str, int]] = set()
+    copied: list[Path] = []
     try:
         for name in taken_names(work):
             for topic, queue, rows in spilled_runs(work, name, task.group):
@@ -223,11 +224,13 @@ def build_queues_task(task: QueueTask) -> Made:
                     seen.add((topic, queue))
                     kind, size = ("batchconsumequeue", BATCH_FILE_SIZE) if is_batch(topic) else plain
                     place = Path(kind, topic, str(queue))
-                    _copy_newest(task.root / place, folder / place, size, disk)
+                    copied += _copy_newest(task.root / place, folder / place, size, disk)
                 builder.put_rows(topic, queue, rows)
         built = builder.finish()
     finally:
         builder.close()
+    disk.flush_files(copied)  # the builder has not flushed those to which it put nothing
+    disk.flush_folders(path.parent for path in copied)
     files = tuple(_queue_files(folder, with_sums=task.with_sums))
     made = Made(files, built.dropped_count, built.misplaced_count, built.without_folder)
     return _note(task.key, work, made, disk)
@@ -247,8 +250,8 @@ def _queue_files(folder: Path, *, with_sums: bool) -> Iterator[MadeFile]:
             )
 
 
-def _copy_newest(source: Path, target: Path, size: int, disk: Disk) -> None:
-    """Copy the newest file of a queue that is there, to be gone on with."""
+def _copy_newest(source: Path, target: Path, size: int, disk: Disk) -> Iterator[Path]:
+    """Copy the newest file of a queue that is there, to be gone on with; gives the copy."""
     if source.is_dir() and (names := sorted(filter(is_digits, os.listdir(source)))):
         newest = source / names[-1]
         if newest.stat().st_size != size:
@@ -256,6 +259,7 @@ def _copy_newest(source: Path, target: Path, size: int, disk: Disk) -> None:
             raise CorruptError(what, path=newest)
         disk.make_folder(target)
         disk.copy(newest, target / newest.name)
+        yield target / newest.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +318,7 @@ def _note(key: str, work: Path, made: Made, disk: Disk) -> Made:
     """Leave word of what was made: a build that begins anew takes it.
 
     It is not flushed, for that would take as long as a small task: what a power failure leaves of it is whole or no
-    JSON, and then its task is run again.
+    JSON, and then its task is run again. Where it is, there are the files that it names: they were flushed before.
     """
     with disk.create(work / f"{own_name(key)}.new", 0, reserve=False) as note:
         note.write(json.dumps(asdict(made)).encode(), 0)
