@@ -75,11 +75,12 @@ def settings_of(store: GoldenStore) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("jobs", [1, 2, 3, 7, 64])
+@pytest.mark.parametrize("jobs", [1, 17, 29, 64])  # no log has as many as 17 files, each of which is a task at least
 @pytest.mark.parametrize("name", CLEAN + DIRECT + CRASHED)
-def test_a_build_gives_rocketmqs_bytes_with_any_number_of_tasks(golden, tmp_path, name, jobs):
-    store = golden(name)
-    built = build(store.store, tmp_path / "sidecar", jobs=jobs, **settings_of(store))
+def test_a_build_gives_rocketmqs_bytes_with_any_number_of_tasks(golden, tmp_path, short_stretches, name, jobs):
+    store, runner = golden(name), OneByOne()
+    built = build(store.store, tmp_path / "sidecar", runner, jobs=jobs, **settings_of(store))
+    assert runner.ran.count("scan") >= jobs
     assert files_below(tmp_path / "sidecar/consumequeue") == files_below(store.store / "consumequeue")
     assert in_header_order(tmp_path / "sidecar/index") == in_header_order(store.store / "index")
     assert built.messages == len(store.records)
@@ -161,6 +162,21 @@ def test_a_build_equals_the_dispatch_of_the_same_log(tmp_path_factory, messages,
     assert without_own(published(folder / "sidecar")) == dispatched(made.folder, folder / "new", **settings)
     assert built.messages == len(messages)
     assert (built.from_offset, built.to_offset) == (0, made.end_offset)
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3, 7, 64])
+def test_a_log_of_one_file_that_is_cut_for_any_number_of_tasks_gives_what_its_dispatch_gives(
+    tmp_path, short_stretches, jobs
+):
+    records = [
+        message(keys=f"k{number} k", tags="t", topic="TU"[number % 2], queue=number % 3, at=number)
+        for number in range(400)
+    ]
+    made, runner = make_store(tmp_path / "store", records, file_size=1 << 16), OneByOne()
+    built = build(made.folder, tmp_path / "sidecar", runner, jobs=jobs, **SMALL)
+    assert len(made.log_files) == 1
+    assert runner.ran.count("scan") == jobs >= len(built.taken) > jobs // 2  # nothing lies in the last ones
+    assert without_own(published(tmp_path / "sidecar")) == dispatched(made.folder, tmp_path / "own", **SMALL)
 
 
 def with_records_in_bodies(count: int) -> list[Record]:
