@@ -226,7 +226,7 @@ POWER_FAILURES = 12
 
 def grown(folder: Path, count: int) -> tuple[Path, Path]:
     """A store that was built, and has grown since to so many messages."""
-    store = begin_store(folder / "store", records(50))
+    store = begin_store(folder / "store", records(32))
     try_build(store, folder / "sidecar")
     grow(store, records(count))
     return store, folder / "sidecar"
@@ -237,7 +237,7 @@ def grown(folder: Path, count: int) -> tuple[Path, Path]:
 def test_what_a_power_failure_leaves_of_a_build_is_gone_on_with(tmp_path, monkeypatch, is_local, settings):
     """After it another build goes on, and equals one from scratch; before, readers get full answers."""
     monkeypatch.setattr(OneByOne, "is_local", is_local)
-    store, sidecar = grown(tmp_path / "grown", 75)
+    store, sidecar = grown(tmp_path / "grown", 64)
     build(store, tmp_path / "new", **SMALL)
     new = published(tmp_path / "new")
 
@@ -251,7 +251,7 @@ def test_what_a_power_failure_leaves_of_a_build_is_gone_on_with(tmp_path, monkey
         disk.fail_after(after, tmp_path / str(number))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(tasks, "Disk", lambda: disk)
-            assert try_build(store, sidecar, disk=disk, **settings)
+            assert try_build(store, sidecar, disk=disk, jobs=2, **settings)
         return disk
 
     steps = lose_power(0, 1 << 30).steps
@@ -259,11 +259,11 @@ def test_what_a_power_failure_leaves_of_a_build_is_gone_on_with(tmp_path, monkey
         assert lose_power(number, steps * number // (POWER_FAILURES + 1)).has_failed
         shutil.rmtree(sidecar)
         (tmp_path / str(number)).rename(sidecar)
-        check_answered(store, sidecar, records(75))
+        check_answered(store, sidecar, records(64))
         with pytest.MonkeyPatch.context() as patch:
             for module in (build_module, spill):
                 patch.setattr(module, "machine_id", lambda: "the same, started again")
-            try_build(store, sidecar)
+            try_build(store, sidecar, jobs=2)
         assert published(sidecar) == new, number
 
 
@@ -281,10 +281,10 @@ class DyingBehind(OneByOne):
 def test_what_a_task_noted_is_there_after_any_power_failure(tmp_path, monkeypatch, left):
     """Also if there was nothing to put to a file that it copied: a build that was killed had published it."""
     monkeypatch.setattr(OneByOne, "is_local", False)
-    store, sidecar = grown(tmp_path, 54)  # no queue gets another file
+    store, sidecar = grown(tmp_path, 36)  # no queue gets another file
     if left:
         assert not try_build(store, sidecar, disk=DyingDisk(left))
-        grow(store, records(55))
+        grow(store, records(37))
     disk = PowerLossDisk(sidecar, Random(1))
     monkeypatch.setattr(tasks, "Disk", lambda: disk)
     assert not try_build(store, sidecar, DyingBehind(), disk=disk)
@@ -354,7 +354,7 @@ def settings_told(sidecar: Path) -> dict[str, Any]:
 
 def test_a_build_anew_in_another_dialect_that_was_killed_leaves_nothing_of_both(tmp_path):
     """Index files of both dialects have the same length, and some the same name."""
-    messages, store, sidecar = records(60), tmp_path / "store", tmp_path / "sidecar"
+    messages, store, sidecar = records(30), tmp_path / "store", tmp_path / "sidecar"
     begin_store(store, messages)
     news = {dialect: tmp_path / dialect for dialect in (Dialect.V4_9, Dialect.V5_5)}
     for dialect, new in news.items():
@@ -364,7 +364,7 @@ def test_a_build_anew_in_another_dialect_that_was_killed_leaves_nothing_of_both(
         shutil.rmtree(sidecar, ignore_errors=True)
         shutil.copytree(news[Dialect.V4_9], sidecar)
         is_done = try_build(store, sidecar, disk=DyingDisk(left), dialect=Dialect.V5_5, rebuild=True)
-        if left % 7 == 0:
+        if left % 11 == 0:
             check_answered(store, sidecar, messages)
         again = OneByOne()
         try_build(store, sidecar, again, **settings_told(sidecar))
