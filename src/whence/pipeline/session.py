@@ -157,6 +157,7 @@ def _quiet_gateway() -> None:
     From now on: a thread that waited for Java when that was ended may learn of it when all else is over.
     """
     logging.getLogger().addFilter(_is_not_of_gateway)  # it logs as if it were the program; a second time is none
+    logging.getLogger("py4j").propagate = False  # and as itself, to what the other leaves behind on the terminal
 
 
 class _Start:
@@ -194,6 +195,7 @@ class _Start:
                 context = SparkContext(conf=conf, gateway=gateway)
                 workers = _start_workers(context) if str(context.master).startswith("local[") else None
                 self._spark = SparkSession(context)
+                self._hush()
             except (Py4JError, ValueError) as error:
                 master = conf.get("spark.master")
                 raise StoreError(f"Spark does not start on {master}: {_first_line(error)}") from error
@@ -235,14 +237,16 @@ class _Start:
     def kill(self) -> None:
         """End all at once. Python's workers end with the Java that started them; tasks elsewhere, when it is gone."""
         if self._java is not None:
-            self._hush()
             self._end_java()
             self._forget_java()
         elif self._spark is not None:
             self._spark.stop()
 
     def _hush(self) -> None:
-        """Keep the server to which Java sends sums from telling on the terminal that it was cut short."""
+        """Keep the server to which Java sends sums from telling on the terminal that it was cut short.
+
+        From the start on: Java may be ended by others. A sum that is missing ends its job with an error.
+        """
         server: Any = None if self._spark is None else getattr(self._spark.sparkContext, "_accumulatorServer", None)
         if server is not None:
             server.handle_error = lambda request, client_address: None
