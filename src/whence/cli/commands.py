@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 QUESTION = ("topic", "id", "offset", "queue", "queue_offset", "since", "until", "tag", "field")
 """The members of a question, beside the keys; one at least must be asked."""
-FOLLOW_GRACE_S = 1.8  # so long a follower has to end by itself
+FOLLOW_GRACE_S = 1.5  # so long a follower has to end by itself
 SETTINGS = ("cursor", "oldest_first", "system_topics", "scan", "no_scan")
 
 
@@ -198,13 +198,15 @@ def follow(given: Namespace) -> Status:
     from whence.door import follow_store
 
     stop = Event()
-    if given.interrupts is not None:
-        given.interrupts.hand_over(stop.set, FOLLOW_GRACE_S)
+    # What ends by itself, and what Spark does before anything is followed, is interrupted as any job is.
+    interrupts: Interrupts | None = None if given.once else given.interrupts
 
     def watch(state: FollowState) -> None:
+        if interrupts is not None and not interrupts.is_handed_over:
+            interrupts.hand_over(stop.set, FOLLOW_GRACE_S)
         lines(state)
-        if state.is_ended and given.interrupts is not None:
-            given.interrupts.has_ended(_status_of_follower(state))
+        if interrupts is not None and state.is_ended:
+            interrupts.has_ended(_status_of_follower(state))
 
     with _output(given), FollowLines(given.stores[0], json=given.json, quiet=given.quiet) as lines:
         state = follow_store(

@@ -20,6 +20,8 @@ from whence.cli.terminal import complain
 from whence.files.atomic import remove_unfinished
 
 GRACE_S = 0.5
+HANDED_OVER_GRACE_S = 0.6  # after Ctrl-C, which a person waits for
+REMOVAL_S = 0.3  # what is not removed by then stays
 STATUS_BASE = 128  # the shell's rule: 128 and the signal's number
 
 
@@ -29,7 +31,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.number = 0
         self.is_told = False
-        self._is_handed_over = False
+        self.is_handed_over = False
         self._grace_s = GRACE_S
         self._ended_with: int | None = None
 
@@ -45,14 +47,14 @@ class Interrupts:
     def hand_over(self, stop: Callable[[], None], grace_s: float) -> None:
         """Call ``stop`` at the first signal, in place of raising: for work that is there to be ended.
 
-        It has so long to end, and what it returns then is what it was: not an interruption.
+        It has so long to end, after Ctrl-C less, and what it returns then is what it was: not an interruption.
         """
 
         def end(number: int, frame: object) -> None:
-            self.is_told = True
-            stop()
+            self.number = number
+            _thread.start_new_thread(stop, ())  # this one may hold what ``stop`` needs, wherever the signal came
 
-        self._is_handed_over, self._grace_s = True, grace_s
+        self.is_handed_over, self._grace_s = True, grace_s
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, end)
 
@@ -66,7 +68,7 @@ class Interrupts:
         Python takes itself apart with all libraries first, for up to two seconds on a busy machine, and nothing is
         left to do.
         """
-        if self._is_handed_over and self.is_told:
+        if self.is_handed_over and self.number:
             for stream in (sys.stdout, sys.stderr):
                 with suppress(OSError):  # who read it is gone
                     stream.flush()
@@ -86,8 +88,17 @@ class Interrupts:
 
     def _wait(self, reading: int) -> None:
         self.number = os.read(reading, 1)[0]
-        time.sleep(self._grace_s)
-        remove_unfinished()
-        if not self.is_told:
+        is_short = self.is_handed_over and self.number == signal.SIGINT
+        time.sleep(HANDED_OVER_GRACE_S if is_short else self._grace_s)
+        removed = _thread.allocate_lock()
+        removed.acquire()
+
+        def remove() -> None:
+            remove_unfinished()
+            removed.release()
+
+        _thread.start_new_thread(remove, ())  # a slow disk takes its time
+        removed.acquire(timeout=REMOVAL_S)
+        if self._ended_with is None and not self.is_told:
             self.tell()
         os._exit(self.status)

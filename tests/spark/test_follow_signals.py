@@ -1,0 +1,148 @@
+"""How ``whence follow`` ends: told to, interrupted, or because its Java is gone. And what is left of it: nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.spark.conftest import PYTHON_PATH
+from tests.spark.follower_process import LIMIT_S, PARTS, indexed_to
+from tests.spark.growing import AppendedLog
+from whence.files.names import sidecar_of
+
+pytestmark = pytest.mark.slow
+
+AT_ONCE_S = 1.5  # INTERFACE has a second; the machine may have other things to do
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> AppendedLog:
+    log = AppendedLog(tmp_path / "store", 1 << 20)
+    log.append(1000)
+    sidecar_of(log.store).mkdir()
+    return log
+
+
+@pytest.fixture
+def follow(log: AppendedLog, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """``follow(...)`` runs ``whence follow`` on that log, in a session of its own as the system has them."""
+    started = []
+    (tmp_path / "tmp").mkdir()
+
+    def run(*arguments: str) -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "whence", "follow", str(log.store), "--quiet", *arguments],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": PYTHON_PATH, "TMPDIR": str(tmp_path / "tmp")},
+            start_new_session=True,
+        )
+        started.append(child)
+        return child
+
+    yield run
+    for child in started:
+        for pid in processes(child):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        child.wait()
+
+
+def processes(child: subprocess.Popen[str]) -> dict[int, str]:
+    """All that runs in the session of a process, and how it was called."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            state, _, _, session = (path / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(session) == child.pid and state != "Z":
+                found[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ")
+    return found
+
+
+def await_that(is_so: Callable[[], object], child: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert child.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def await_indexed(child: subprocess.Popen[str], store: Path, offset: int) -> None:
+    await_that(lambda: indexed_to(store) >= offset, child)
+
+
+def ended(child: subprocess.Popen[str]) -> tuple[int, list[str], float]:
+    """How a process ends: its status, what it says, and how long that takes."""
+    begun = time.monotonic()
+    _, err = child.communicate(timeout=LIMIT_S)
+    return child.returncode, err.splitlines(), time.monotonic() - begun
+
+
+def check_nothing_left(child: subprocess.Popen[str], scratch: Path) -> None:
+    deadline = time.monotonic() + 10
+    while processes(child) and time.monotonic() < deadline:  # Java ends with us at the latest, workers with it
+        time.sleep(0.02)
+    assert not processes(child)
+    assert not list(scratch.glob("whence-spark-*"))
+
+
+@pytest.mark.parametrize(("number", "delay_s"), [(signal.SIGTERM, 0.0), (signal.SIGINT, 1.0)])
+def test_what_is_interrupted_while_spark_starts_leaves_nothing(follow, log, tmp_path, number, delay_s):
+    child = follow()
+    await_that(lambda: list((tmp_path / "tmp").glob("whence-spark-*")), child)
+    time.sleep(delay_s)
+    child.send_signal(number)
+    status, err, took_s = ended(child)
+    assert (status, err) == (128 + number, ["whence: interrupted"])
+    assert took_s < AT_ONCE_S
+    check_nothing_left(child, tmp_path / "tmp")
+
+
+def test_an_interrupted_once_does_not_say_that_all_is_done(follow, log, tmp_path):
+    child = follow("--once")
+    await_that((sidecar_of(log.store) / "checkpoint" / "metadata").exists, child)
+    child.terminate()
+    status, err, took_s = ended(child)
+    assert (status, err) == (128 + signal.SIGTERM, ["whence: interrupted"])
+    assert took_s < AT_ONCE_S
+    check_nothing_left(child, tmp_path / "tmp")
+
+
+def test_a_follower_that_ends_in_the_midst_of_its_work_says_nothing_that_is_not_its_own(follow, log, tmp_path):
+    """Whoever waits for Java when that goes has much to say: none of it is for an operator."""
+    is_over = threading.Event()
+
+    def write() -> None:
+        while not is_over.wait(0.005):
+            log.append(10)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for number, expected in ((signal.SIGTERM, 0), (signal.SIGKILL, 2)):
+            child, more = follow(), log.offset + 1
+            await_indexed(child, log.store, more)
+            if number == signal.SIGKILL:
+                java = next(pid for pid, called in processes(child).items() if PARTS["java"] in called)
+                os.kill(java, number)
+            else:
+                child.send_signal(number)
+            status, err, took_s = ended(child)
+            assert status == expected, err
+            if expected:
+                assert [line.partition(";")[0] for line in err] == ["whence: Spark's Java process is gone"]
+            else:
+                assert err == [] and took_s < 2.0
+            check_nothing_left(child, tmp_path / "tmp")
+    finally:
+        is_over.set()
+        thread.join()
