@@ -10,7 +10,7 @@ import pytest
 from tests.crash.following import Made, made_files, random_messages, write_log
 from tests.pipeline.test_build import OneByOne
 from tests.store_maker import FILE_SIZE, T, place
-from whence.errors import CorruptError, StoreError
+from whence.errors import CorruptError, StoreError, TruncatedError
 from whence.files.names import sidecar_of
 from whence.pipeline import follow_puts
 from whence.pipeline.follow_plan import FollowPlan, Ticket
@@ -22,7 +22,7 @@ from whence.store.commit_log import CommitLog
 from whence.store.follower import GROUP
 from whence.store.index_file import Shape
 from whence.store.message_store import Dialect
-from whence.store.sidecar import Sidecar, read_sidecar
+from whence.store.sidecar import NAME, Sidecar, read_sidecar
 from whence.store.spill import Recipe, Spilled, Stretch
 
 RECORDS = place(random_messages(Random(3), 120))
@@ -164,6 +164,30 @@ def test_nothing_is_written_any_more_when_somebody_else_may_write_there(batch):
     puts = Puts(batch.follower, CommitLog(batch.store / "commitlog"), batch.meter, lambda: False)
     with pytest.raises(StoreError, match="was removed or replaced while it was written to"):
         puts.begin()
+
+
+def test_an_end_writes_nothing_to_what_has_become_another_s(batch):
+    locked = [True]
+    puts = Puts(batch.follower, CommitLog(batch.store / "commitlog"), batch.meter, lambda: locked[0])
+    puts.begin()
+    batch.puts = puts
+    batch.finish()
+    assert batch.claim().growing
+    (batch.sidecar / NAME).write_text("another's")
+    locked[0] = False
+    with pytest.raises(StoreError, match="was removed or replaced"), puts.publishing():
+        pass
+    puts.end()
+    assert (batch.sidecar / NAME).read_text() == "another's"
+
+
+def test_files_with_half_a_spill_are_not_said_to_need_no_recovery(batch):
+    batch.scan(batch.stretches[0])
+    next(batch.work.glob("*.items")).write_bytes(b"")
+    with pytest.raises(TruncatedError), batch.puts.as_they_come(batch.work):
+        time.sleep(5 * follow_puts.LOOK_S)
+    batch.puts.end()
+    assert batch.claim().growing
 
 
 def test_nothing_is_put_when_it_has_ended(batch):

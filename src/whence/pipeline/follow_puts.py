@@ -63,7 +63,10 @@ class Puts:
         """End between two publications: behind this, nothing of the sidecar changes any more."""
         with self._lock:
             self._is_ended = True
-            self._follower.close()
+            if self._is_locked():
+                self._follower.close()
+            else:
+                self._follower.let_go()
 
     @contextmanager
     def publishing(self) -> Iterator[None]:
@@ -71,6 +74,7 @@ class Puts:
         with self._lock:
             if self._is_ended:
                 raise StoreError("nothing is published any more, for the follower has ended")
+            self._check_lock()
             yield
 
     # -- a batch -----------------------------------------------------------------------------------------------------
@@ -188,13 +192,16 @@ class Puts:
 
     def _check(self) -> bool:
         """Whether the log is there."""
-        if not self._is_locked():
-            raise StoreError(
-                f"{self._follower.folder}: was removed or replaced while it was written to; start again, and what is "
-                "missing is made anew"
-            )
+        self._check_lock()
         indexed_to = self._follower.claim.indexed_to
         is_there = self._follower.check()
         if self._follower.claim.indexed_to < indexed_to:
             self._meter.count_cut()
         return is_there
+
+    def _check_lock(self) -> None:
+        if not self._is_locked():
+            raise StoreError(
+                f"{self._follower.folder}: was removed or replaced while it was written to; start again, and what is "
+                "missing is made anew"
+            )

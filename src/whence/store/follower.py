@@ -136,7 +136,7 @@ class Follower:
         if not self._log.bases:
             return False
         if not is_right:
-            self._let_go()
+            self.let_go()
             self._settle()
         if self._log.begin_offset != self._expired_to:
             self._expire(self._log.begin_offset)
@@ -315,6 +315,7 @@ class Follower:
         base = self._log.base_of(spilled.begin_offset)
         if base is None:
             raise StoreError(f"offset {spilled.begin_offset}: its file of the log is gone")
+        self._is_settled = False  # what is there by half, if this fails, is not what is said to be there
         for run in spilled_runs(work, spilled.name, GROUP):
             self._queues.put_rows(*run)
         for items in spilled_items(work, spilled.name, 0, spilled.item_count):
@@ -324,6 +325,7 @@ class Follower:
             self._marks.append((spilled.last_offset, bytes.fromhex(spilled.last_head)))
         self._times.put(base, np.frombuffer(spilled_times(work, spilled.name), TIME_BLOCK))
         self._end = spilled.end_offset
+        self._is_settled = True
 
     def _put_items(self, batch: Batch) -> None:
         items = batch.items
@@ -413,12 +415,13 @@ class Follower:
     def close(self) -> None:
         """End. If all that was put is published, what is there needs no recovery."""
         is_clean = self._is_settled and self._end == self._claim.indexed_to
-        self._let_go()
+        self.let_go()
         if is_clean and self._claim.growing:
             self._claim = replace(self._claim, growing=False)
             self._claim.write(self._folder, self._disk)
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """Close the files, and say nothing: what is there may be somebody else's by now."""
         self._is_settled = False
         for part in (self._queues, self._index):
             if part is not None:
