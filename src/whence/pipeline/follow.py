@@ -44,6 +44,7 @@ WORK = "follow"  # in work/ of the sidecar
 STATE_S = 0.5  # how often it is told how far the log is
 ONCE_STATE_S = 0.1  # and if it ends when all is done: so soon that is noticed
 LOST_MAX = 5
+END_S = 5.0  # so long a query in a session that stays is waited for: its tasks are cancelled, and nothing is put
 FIELDS_S = 10.0  # fields are built so often at most, and in a tenth of the time
 FIELDS_SHARE = 10
 FIELDS_AGAIN_S = 60.0  # those that failed are tried again
@@ -99,7 +100,7 @@ class ScanRows:
 
 
 class Follow:
-    """One run. The caller holds the sidecar's lock.
+    """One run. The caller holds the sidecar's lock until it is closed, which comes behind Spark's end.
 
     ``recipe`` says what tasks take from the log, and is asked for each batch. ``fields`` builds what is missing of
     fields, up to where a sidecar says that the log is indexed, and gives what is to be said then; while it publishes,
@@ -120,6 +121,8 @@ class Follow:
         self._fields = fields
         self._fields_at = 0.0
         self._spark = spark
+        self._query: StreamingQuery | None = None
+        self._is_locked = is_locked
         self._follower = follower
         self._log_folder = log_folder
         self._sidecar = sidecar
@@ -142,9 +145,21 @@ class Follow:
     def run(self, stop: threading.Event, watcher: FollowWatcher, *, once: bool) -> FollowState:
         """Follow the log until it is stopped; ``once``: until all is done that is there now."""
         shutil.rmtree(self._sidecar / CHECKPOINT, ignore_errors=True)
-        self._follower.check()
-        query = self._start(once=once)
+        try:
+            self._follower.check()
+            self._query = self._start(once=once)
+            return self._watch(self._query, stop, watcher, once=once)
+        except BaseException:
+            with suppress(OSError, WhenceError):  # what went wrong before is told, and the next start finds the rest
+                self._puts.end()
+            raise
+
+    def _watch(
+        self, query: StreamingQuery, stop: threading.Event, watcher: FollowWatcher, *, once: bool
+    ) -> FollowState:
+        """Wait for the end, and tell now and then how it goes."""
         is_active = True
+        watcher(self.state())
         while is_active and not stop.wait(ONCE_STATE_S if once else STATE_S):
             is_active = _is_active(query)
             watcher(self.state())
@@ -155,7 +170,7 @@ class Follow:
             raise StoreError(f"the stream failed: {reason_of(failure)}") from failure
         if not is_active:
             self._build_fields()
-        self._end()
+        self._puts.end()
         state = self.state()
         watcher(state)
         if is_active:
@@ -184,18 +199,18 @@ class Follow:
         with _settings_of(spark):
             return writer.start()
 
-    def _end(self) -> None:
-        self._puts.end()
-        shutil.rmtree(self._work, ignore_errors=True)
-        with suppress(OSError):
-            self._work.parent.rmdir()
-
     def state(self) -> FollowState:
         """How it is now."""
         return self.meter.state(self._follower.claim, is_ended=self._puts.is_ended)
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Leave nothing behind. If Spark is still there, it is the caller's, and goes on without this."""
+        if self._query is not None and _is_there(self._spark):
+            _stop(self._query)
+        if self._is_locked():
+            shutil.rmtree(self._work, ignore_errors=True)  # not before: what still runs may write there
+            with suppress(OSError):
+                self._work.parent.rmdir()
         self.meter.close()
         self._log.close()
 
@@ -289,3 +304,24 @@ def _is_active(query: StreamingQuery) -> bool:
         raise StoreError(
             "Spark's Java process is gone; start again, and what was done so far is gone on with"
         ) from error
+
+
+def _is_there(spark: SparkSession) -> bool:
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is spark.sparkContext
+
+
+def _stop(query: StreamingQuery) -> None:
+    """Stop a query. In a thread of its own: Ctrl-C may have cut short what this one said to Java."""
+    from py4j.protocol import Py4JError
+    from pyspark import InheritableThread
+    from pyspark.errors import PySparkException
+
+    def stop() -> None:
+        with suppress(Py4JError, PySparkException, OSError):
+            query.stop()
+
+    thread = InheritableThread(target=stop, daemon=True)
+    thread.start()
+    thread.join(END_S)
