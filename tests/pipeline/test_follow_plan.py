@@ -7,12 +7,14 @@ from random import Random
 import pytest
 
 from tests.crash.following import Made, random_messages, write_log
+from tests.disks import UnflushedDisk
 from tests.store_maker import FILE_SIZE, place
 from whence.files.names import sidecar_of
 from whence.pipeline import plan as build_plan
-from whence.pipeline.follow_plan import FollowPlan, Ticket
+from whence.pipeline.follow_plan import FIELDS_S, FollowPlan, Ticket
 from whence.pipeline.plan import join_stretches
 from whence.store.commit_log import CommitLog
+from whence.store.field_claim import FieldClaim
 from whence.store.index_file import Shape
 from whence.store.message_store import Dialect
 from whence.store.sidecar import read_sidecar
@@ -216,3 +218,38 @@ def test_a_claim_is_read_again_when_it_changes(plan, store):
     claim = read_sidecar(sidecar_of(store))
     assert claim is not None
     assert plan.indexed_to() == claim.indexed_to == RECORDS[9].physical_offset
+
+
+def test_a_field_that_is_behind_makes_a_batch_now_and_then_and_at_once_while_that_helps(plan, store, monkeypatch):
+    follow(store)
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+
+    def put(indexed_to: int) -> None:
+        """Index a field up to here."""
+        claim = read_sidecar(sidecar_of(store))
+        assert claim is not None
+        field = FieldClaim("topic", "UTC", True, "4.0.0", 7, 20, indexed=((0, indexed_to),))
+        replace(claim, fields={"topic": field}).write(sidecar_of(store), UnflushedDisk())
+
+    def seconds_to_batch() -> int:
+        return next(count for count in range(1000) if passes(count))
+
+    def passes(count: int) -> bool:
+        now[0] += 1.0 if count else 0.0
+        return plan.latest(Ticket(END)) == Ticket(END, 1)
+
+    put(END)
+    assert plan.latest(Ticket(END)) == Ticket(END)
+    put(100)
+    assert [seconds_to_batch() for _ in range(3)] == [FIELDS_S, 2 * FIELDS_S, 4 * FIELDS_S]  # nothing comes of it
+    for offset in (200, 300, 400):
+        put(offset)
+        assert seconds_to_batch() == 0
+    assert seconds_to_batch() == FIELDS_S
+    put(END)
+    now[0] += 1000
+    assert plan.latest(Ticket(END)) == Ticket(END)
+    put(500)
+    plan.target = END
+    assert plan.latest(Ticket(END)) == Ticket(END)  # who ends when all is done builds them then

@@ -21,7 +21,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from whence.errors import StoreError
 from whence.files.disk import Disk
@@ -41,7 +43,8 @@ from whence.store.damage import Damage
 from whence.store.field_claim import FOLDER, FieldClaim
 from whence.store.growing_field import GrowingField
 from whence.store.index_file import Shape
-from whence.store.sidecar import Sidecar, indexed_stretches, join_indexed, meets
+from whence.store.log_scan import LogScan
+from whence.store.sidecar import Mark, Sidecar, indexed_stretches, join_indexed, meets
 from whence.store.spill import Spilled, Stretch
 from whence.store.stretch_rows import proven_stretches
 
@@ -66,6 +69,7 @@ class FieldSettings:
     rebuild: bool = False
     with_sums: bool = False
     grows: bool = False  # whether the newest files are written to in place, where they are as they were left
+    turn_size: int | None = None  # bytes of log, about: of more that is missing of a field, so much is built
 
 
 @dataclass(slots=True)
@@ -78,6 +82,14 @@ class _Field:
     grows: bool = False
     spilled: tuple[Spilled, ...] = ()
     made: Sequence[MadeField] = ()
+
+
+class _Part(NamedTuple):
+    """What of the log fields are built of that go on at the same offset: up to where, and what of it is a hole."""
+
+    end_offset: int
+    last_record: Mark
+    holes: list[tuple[int, int]]
 
 
 class FieldBuild:
@@ -122,12 +134,12 @@ class FieldBuild:
         if todo:
             self._disk.make_folder(self._work)
             try:
-                holes = self._evaluate(todo)
+                parts = self._evaluate(todo)
                 self._make([field for field in todo if not field.grows])
                 with self._publishing():
                     self._forget([field for field in todo if field.known is None])
                     for field in todo:
-                        claim, published = self._publish(field, holes[field.from_offset])
+                        claim, published = self._publish(field, parts[field.from_offset])
                         self._sidecar = replace(
                             self._sidecar, fields=self._sidecar.fields | {field.definition.name: claim}
                         )
@@ -167,9 +179,9 @@ class FieldBuild:
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 
-    def _evaluate(self, fields: Sequence[_Field]) -> dict[int, list[tuple[int, int]]]:
-        """Spill the values of all fields; the holes of the log, by the offset from which it was read."""
-        to_offset = self._sidecar.indexed_to
+    def _evaluate(self, fields: Sequence[_Field]) -> dict[int, _Part]:
+        """Spill the values of all fields; of which part of the log, by the offset from which it was read."""
+        ends = {field.from_offset: self._end_of_turn(field.from_offset) for field in fields}
         groups: dict[tuple[int, str, bool], list[_Field]] = defaultdict(list)
         for field in fields:
             definition = field.definition
@@ -177,16 +189,27 @@ class FieldBuild:
         walked: dict[int, tuple[Spilled, ...]] = {}
         for (from_offset, _, _), group in groups.items():
             if from_offset not in walked:
-                walked[from_offset] = self._walked(from_offset, to_offset)
+                walked[from_offset] = self._walked(from_offset, ends[from_offset][0])
             stretches = proven_stretches(self._log, walked[from_offset])
             found = self._evaluator.evaluate([field.definition for field in group], stretches, self._work)
             for field in group:
                 field.spilled = found.spilled[field.definition.name]
             self._damage |= {(damage.path, damage.position): damage for damage in found.damage}
         return {
-            from_offset: [hole for spilled in taken for hole in spilled.holes]
+            from_offset: _Part(*ends[from_offset], [hole for spilled in taken for hole in spilled.holes])
             for from_offset, taken in walked.items()
         }
+
+    def _end_of_turn(self, from_offset: int) -> tuple[int, Mark]:
+        """Up to where fields are built that go on at this offset, and the last record before that."""
+        sidecar, size = self._sidecar, self._settings.turn_size
+        if size is not None and from_offset + size < sidecar.indexed_to:
+            for batch in LogScan(self._log, from_offset, sidecar.indexed_to, tags=False, check_crc=False):
+                if batch.end_offset >= from_offset + size:
+                    count = int(np.searchsorted(batch.messages["physical_offset"], from_offset + size))
+                    part = batch._replace(messages=batch.messages[: max(count, 1)])
+                    return part.end_offset, part.last_record
+        return sidecar.indexed_to, (sidecar.last_record_offset, sidecar.last_record)
 
     def _walked(self, from_offset: int, to_offset: int) -> tuple[Spilled, ...]:
         if from_offset >= to_offset:
@@ -274,7 +297,7 @@ class FieldBuild:
             items=shape.item_capacity,
         )
 
-    def _publish(self, field: _Field, holes: Sequence[tuple[int, int]]) -> tuple[FieldClaim, list[PublishedFile]]:
+    def _publish(self, field: _Field, part: _Part) -> tuple[FieldClaim, list[PublishedFile]]:
         """Put the files of a field into their places; what sidecar.json is to say of it."""
         before = self._claim(field.definition, field.known)
         published: list[PublishedFile] = []
@@ -282,12 +305,12 @@ class FieldBuild:
             names, newest = self._grow(field, before)
         else:
             names, newest, published = self._rename(field, before)
-        indexed = indexed_stretches(self._log, field.from_offset, self._sidecar.indexed_to, holes)
+        indexed = indexed_stretches(self._log, field.from_offset, part.end_offset, part.holes)
         claim = replace(
             before,
             indexed=join_indexed(before.indexed, indexed),
-            last_record_offset=self._sidecar.last_record_offset,
-            last_record=self._sidecar.last_record,
+            last_record_offset=part.last_record[0],
+            last_record=part.last_record[1],
             index_names=tuple(names),
             newest_header=newest,
         )

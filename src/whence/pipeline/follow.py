@@ -15,15 +15,15 @@ import json
 import pickle
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whence.errors import NotFoundError, StoreError, WhenceError
 from whence.files.disk import Disk
+from whence.pipeline.follow_fields import BuildFields, FieldTurns, no_fields
 from whence.pipeline.follow_puts import Puts
 from whence.pipeline.follow_source import NAME, FollowSource
 from whence.pipeline.follow_state import FollowMeter, FollowState, FollowWatcher
@@ -32,7 +32,6 @@ from whence.pipeline.scanning import scan_stretches
 from whence.pipeline.tasks import ScanTask, scan_stretch_task
 from whence.store.commit_log import CommitLog
 from whence.store.follower import Follower
-from whence.store.sidecar import Sidecar, read_sidecar
 from whence.store.spill import Recipe, Spilled, Stretch, decode_spilled
 
 if TYPE_CHECKING:
@@ -45,9 +44,6 @@ STATE_S = 0.5  # how often it is told how far the log is
 ONCE_STATE_S = 0.1  # and if it ends when all is done: so soon that is noticed
 LOST_MAX = 5
 END_S = 5.0  # so long a query in a session that stays is waited for: its tasks are cancelled, and nothing is put
-FIELDS_S = 10.0  # fields are built so often at most, and in a tenth of the time
-FIELDS_SHARE = 10
-FIELDS_AGAIN_S = 60.0  # those that failed are tried again
 ROWS_SCHEMA = "stretch string, spilled string, error binary"
 SETTINGS = {
     "spark.sql.streaming.minBatchesToRetain": "2",  # nobody goes back to earlier ones
@@ -59,8 +55,6 @@ SELDOM_KEPT = {
     "_asyncProgressTrackingOverrideSinkSupportCheck": "true",
 }
 """How far it is, is kept by ``sidecar.json``. Spark's own notes took a third of the time of a small batch."""
-
-Publishing = Callable[[], AbstractContextManager[None]]
 
 
 class StoppedError(BaseException):
@@ -102,9 +96,8 @@ class ScanRows:
 class Follow:
     """One run. The caller holds the sidecar's lock until it is closed, which comes behind Spark's end.
 
-    ``recipe`` says what tasks take from the log, and is asked for each batch. ``fields`` builds what is missing of
-    fields, up to where a sidecar says that the log is indexed, and gives what is to be said then; while it publishes,
-    it enters what it is given. ``is_locked``: whether that lock is still there for others to see.
+    ``recipe`` says what tasks take from the log, and is asked for each batch; ``fields`` builds what is missing of
+    fields. ``is_locked``: whether that lock is still there for others to see.
     """
 
     def __init__(
@@ -115,11 +108,9 @@ class Follow:
         sidecar: Path,
         recipe: Callable[[], Recipe],
         disk: Disk,
-        fields: Callable[[Sidecar, Publishing], Sidecar] = lambda claim, publishing: claim,
+        fields: BuildFields = no_fields,
         is_locked: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._fields = fields
-        self._fields_at = 0.0
         self._spark = spark
         self._query: StreamingQuery | None = None
         self._is_locked = is_locked
@@ -137,6 +128,7 @@ class Follow:
         self._log.use_kernel()
         self.meter = FollowMeter(CommitLog(log_folder))
         self._puts = Puts(follower, self._log, self.meter, is_locked)
+        self._fields = FieldTurns(follower, self._puts, self.meter, sidecar, fields, self._runner.slots)
         shutil.rmtree(self._work, ignore_errors=True)
         disk.make_folder(self._work)
 
@@ -169,7 +161,7 @@ class Follow:
         if failure is not None:
             raise StoreError(f"the stream failed: {reason_of(failure)}") from failure
         if not is_active:
-            self._build_fields()
+            self._fields.finish()
         self._puts.end()
         state = self.state()
         watcher(state)
@@ -248,22 +240,7 @@ class Follow:
             self._puts.finish(work, taken)
         finally:
             shutil.rmtree(work, ignore_errors=True)
-        if time.monotonic() >= self._fields_at:
-            self._build_fields()
-
-    def _build_fields(self) -> None:
-        """Build what is missing of fields. Where that fails, as an expression may on a message, the rest goes on."""
-        claim, begun = self._follower.claim, time.monotonic()
-        if not claim.fields or self._puts.is_ended:
-            return
-        wait_s = FIELDS_S
-        try:
-            self._follower.take_fields(self._fields(claim, self._puts.publishing))
-            self.meter.field_failure = None
-        except WhenceError as error:
-            self._follower.take_fields(read_sidecar(self._sidecar) or claim)  # some of them may be forgotten by now
-            self.meter.field_failure, wait_s = str(error), FIELDS_AGAIN_S
-        self._fields_at = time.monotonic() + max(wait_s, FIELDS_SHARE * (time.monotonic() - begun))
+        self._fields.take()
 
     def _scan(self, frame: DataFrame, recipe: Recipe, work: Path, from_offset: int) -> tuple[Spilled, ...]:
         """Have tasks scan the stretches of a batch, which begins here: what they spilled, in the order of the log."""

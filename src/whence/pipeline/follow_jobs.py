@@ -11,7 +11,8 @@ from whence.errors import UsageError
 from whence.files.disk import Disk
 from whence.pipeline.field_evaluation import Definition, Evaluator
 from whence.pipeline.fields import FieldBuild, FieldSettings
-from whence.pipeline.follow import Follow, Publishing, StoppedError
+from whence.pipeline.follow import Follow, StoppedError
+from whence.pipeline.follow_fields import Publishing
 from whence.pipeline.follow_state import FollowState, FollowWatcher
 from whence.pipeline.jobs import (
     JobOptions,
@@ -114,13 +115,13 @@ class _Fields:
         self._disk = disk
         self._definitions: list[Definition] = []
 
-    def __call__(self, claim: Sidecar, publishing: Publishing) -> Sidecar:
+    def __call__(self, claim: Sidecar, publishing: Publishing, turn_size: int | None) -> Sidecar:
         if [definition.name for definition in self._definitions] != sorted(claim.fields):
             self._definitions = definitions_of(self._evaluator, claim, wanted_fields(claim, {}), self._conf)
         build = FieldBuild(
             self._log,
             self._sidecar,
-            FieldSettings(claim.shape, grows=True),
+            FieldSettings(claim.shape, grows=True, turn_size=turn_size),
             claim,
             self._evaluator,
             self._runner,

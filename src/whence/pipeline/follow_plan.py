@@ -60,6 +60,7 @@ class FollowPlan:
         self._grown_at = time.monotonic()
         self._fields_s = FIELDS_S
         self._fields_at = self._grown_at
+        self._fields_to: int | None = None  # how far they were together when a batch came for them
         log.use_kernel()
 
     def indexed_to(self) -> int | None:
@@ -115,14 +116,23 @@ class FollowPlan:
         return end if self.target is None else min(end, self.target)
 
     def _is_field_due(self) -> bool:
-        """Whether a field is behind the index for some time: then a batch comes although the log did not grow."""
+        """Whether a field is behind the index for some time: then a batch comes although the log did not grow.
+
+        So it is as soon as the batch before brought it a part of the way (follow_fields.py).
+        """
         claim, now = self._claim.read(), time.monotonic()
         if claim is None or all(field.indexed_to >= claim.indexed_to for field in claim.fields.values()):
-            self._fields_s, self._fields_at = FIELDS_S, now
+            self._fields_s, self._fields_at, self._fields_to = FIELDS_S, now, None
             return False
-        if self.target is not None or now - self._fields_at < self._fields_s:
+        if self.target is not None:
             return False
-        self._fields_s, self._fields_at = min(2 * self._fields_s, FIELDS_MAX_S), now
+        fields_to = sum(field.indexed_to for field in claim.fields.values())
+        if self._fields_to is not None and fields_to > self._fields_to:
+            self._fields_s = 0.0  # they came some way, and go on at once
+        if now - self._fields_at < self._fields_s:
+            return False
+        self._fields_s, self._fields_at = max(FIELDS_S, min(2 * self._fields_s, FIELDS_MAX_S)), now
+        self._fields_to = fields_to
         return True
 
     def wait(self, start: Ticket, limit: int | None, timeout_s: float) -> Ticket:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
+from whence.files.names import OFFSET_MAX
 from whence.pipeline.plan import ItemRange, LogFilePlace, cut_log, item_ranges, join_stretches, stretch_size
 from whence.pipeline.task_runner import TaskRunner
 from whence.pipeline.tasks import ScanTask, scan_stretch_task
@@ -20,10 +21,13 @@ from whence.store.commit_log import CommitLog
 from whence.store.spill import MessageItems, Recipe, Spilled, SpilledItems, Stretch, walk_stretch
 
 
-def cut_stretches(log: CommitLog, from_offset: int, slots: int, jobs: int | None, boundary: int = 0) -> list[Stretch]:
+def cut_stretches(
+    log: CommitLog, from_offset: int, slots: int, jobs: int | None, boundary: int = 0, wanted_size: int = OFFSET_MAX
+) -> list[Stretch]:
     """The log from an offset on, where a record begins, in stretches.
 
-    ``boundary``: where a record begins, too, and no stretch goes over; 0 for none.
+    ``boundary``: where a record begins, too, and no stretch goes over; 0 for none. ``wanted_size``: bytes of which
+    each slot is to get its part, if not of all of the log.
     """
     log.refresh()
     last_base = log.last_written_base() if log.bases else 0
@@ -33,7 +37,7 @@ def cut_stretches(log: CommitLog, from_offset: int, slots: int, jobs: int | None
         if base <= last_base and base + log.file_size > from_offset
     ]
     stretches: list[Stretch] = []
-    size = stretch_size(sum(file.size for file in files), slots, jobs)
+    size = stretch_size(min(sum(file.size for file in files), wanted_size), slots, jobs)
     for stretch in cut_log(files, from_offset, size):
         if stretch.from_offset < boundary < stretch.to_offset:
             stretches.append(replace(stretch, to_offset=boundary))
@@ -63,7 +67,7 @@ def walk_log(
     log: CommitLog, from_offset: int, to_offset: int, runner: TaskRunner, jobs: int | None
 ) -> tuple[Spilled, ...]:
     """Where records begin in a part of the log, both of whose ends are where one does; nothing is left of it."""
-    stretches = cut_stretches(log, from_offset, runner.slots, jobs, boundary=to_offset)
+    stretches = cut_stretches(log, from_offset, runner.slots, jobs, to_offset, to_offset - from_offset)
     wanted = [stretch for stretch in stretches if stretch.from_offset < to_offset]
 
     def walk(todo: Sequence[Stretch]) -> list[Spilled]:
