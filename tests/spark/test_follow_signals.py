@@ -122,8 +122,8 @@ def test_a_follower_that_ends_in_the_midst_of_its_work_says_nothing_that_is_not_
     is_over = threading.Event()
 
     def write() -> None:
-        while not is_over.wait(0.005):
-            log.append(10)
+        while not is_over.wait(0.02):
+            log.append(5)
 
     thread = threading.Thread(target=write)
     thread.start()
@@ -146,3 +146,15 @@ def test_a_follower_that_ends_in_the_midst_of_its_work_says_nothing_that_is_not_
     finally:
         is_over.set()
         thread.join()
+
+
+def test_what_the_gateway_says_of_a_java_that_is_gone_is_kept_from_the_terminal():
+    """Its first word of its own leaves a handler on the root logger, which is there for all that comes behind."""
+    said = (
+        "import logging, py4j.java_gateway; from whence.pipeline.session import _quiet_gateway; _quiet_gateway();"
+        "logging.basicConfig();"
+        "py4j.java_gateway.logger.error('gone'); logging.getLogger('py4j.clientserver').error('gone');"
+        "logging.getLogger('theirs').error('heard')"
+    )
+    child = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True)
+    assert (child.stderr, child.returncode) == ("ERROR:theirs:heard\n", 0)
