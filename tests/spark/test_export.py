@@ -27,6 +27,7 @@ from whence.lookup.answer import as_json, message_to_dict
 from whence.pipeline.export_tasks import Part, RowFilter
 from whence.pipeline.export_where import Where
 from whence.pipeline.runner import JobState, Runner
+from whence.pipeline.session import SparkSettings
 
 pytestmark = pytest.mark.slow
 
@@ -91,11 +92,33 @@ def test_where_that_is_no_answer_or_fails_is_told_in_a_line(spark, store, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
+def test_where_is_in_utc_wherever_it_is_asked_unless_a_setting_says_otherwise(spark, store, tmp_path):
+    messages = found(store)
+    middle = messages[len(messages) // 2].store_time.replace(tzinfo=None)
+    zone, ansi = "spark.sql.session.timeZone", "spark.sql.ansi.enabled"
+    asked: dict[str, Any] = {"format": "jsonl", "where": f"store_time < '{middle}'"}
+    before = spark.conf.get(zone)
+    spark.conf.set(zone, "Asia/Tokyo")
+    try:
+        exported = export_store(store, tmp_path / "out", **asked)
+    finally:
+        spark.conf.set(zone, before)
+    assert exported.messages == len([each for each in messages if each.store_time.replace(tzinfo=None) < middle]) > 0
+    told = json.loads((tmp_path / "out" / "_export.json").read_text())
+    assert told["where_settings"] == {zone: "UTC", ansi: "true"}
+    in_tokyo = SparkSettings(conf={zone: "Asia/Tokyo"})
+    with pytest.raises(UsageError, match="holds another export"):
+        export_store(store, tmp_path / "out", **asked, spark=in_tokyo)
+    assert export_store(store, tmp_path / "out", **asked, spark=in_tokyo, rebuild=True).messages == 0
+    with pytest.raises(UsageError, match=f"--where: {zone} cannot be 'Nowhere'"):
+        export_store(store, tmp_path / "out", **asked, spark=SparkSettings(conf={zone: "Nowhere"}), rebuild=True)
+
+
 def test_a_disk_that_cannot_be_written_to_ends_where_at_once_and_is_told_as_it_is(spark, store, tmp_path):
     path = min((store / "commitlog").iterdir())
     part = Part(0, str(path), 0, ((0, path.stat().st_size),))
     ended: list[JobState] = []
-    where = Where(spark, Runner(spark, ended.append))
+    where = Where(spark, Runner(spark, ended.append), {})
     with pytest.raises(StoreError, match=f"^{tmp_path}/gone/.* cannot be"):
         where([part], RowFilter(), "queue >= 0", tmp_path / "gone")
     assert ended[-1].is_ended and not ended[-1].tasks_failed

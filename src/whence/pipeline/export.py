@@ -46,6 +46,7 @@ from whence.pipeline.export_tasks import (
     export_parts_task,
     group_parts,
 )
+from whence.pipeline.field_evaluation import ANSI, ZONE
 from whence.pipeline.jobs import JobOptions, locked
 from whence.pipeline.runner import Runner, Watcher
 from whence.pipeline.session import open_session
@@ -74,16 +75,27 @@ class ExportOptions(JobOptions):
     rebuild: bool = False
     part_size: int = PART_SIZE
 
+    @property
+    def where_settings(self) -> dict[str, str]:
+        """Settings of Spark's that change what ``where`` is true for: the caller's, and nobody else's.
+
+        Not those of a session that is there, or of the machine: a second run elsewhere asks the same.
+        """
+        return {name: self.spark.conf.get(name, default) for name, default in ((ZONE, "UTC"), (ANSI, "true"))}
+
+    def asked(self, store: MessageStore, question: Question, keys: Sequence[AskedKeys]) -> dict[str, Any]:
+        """What decides which messages are in an export, and as what."""
+        asked: dict[str, Any] = {"store": str(store.folder.resolve()), "format": self.format}
+        asked |= {"question": shown_question(question, keys), "where": self.where}
+        return asked if self.where is None else asked | {"where_settings": self.where_settings}
+
 
 @dataclass(frozen=True, slots=True)
 class Exported:
     """What an export made, and the receipt for it."""
 
     target: Path
-    format: Format
-    store: str
-    question: dict[str, Any]
-    where: str | None
+    asked: dict[str, Any]
     files: tuple[ExportedFile, ...]
     without_folder: tuple[str, ...]
     receipt: Receipt
@@ -104,17 +116,13 @@ class Exported:
         """Whether all that was asked for could be read."""
         return self.receipt.complete
 
-    def asked(self) -> dict[str, Any]:
-        """What decides which messages are in it, and as what."""
-        return {"store": self.store, "format": self.format, "question": self.question, "where": self.where}
-
     def to_receipt(self) -> dict[str, Any]:
         """``_export.json``: nothing in it depends on when or how fast it was made."""
         receipt = {name: value for name, value in self.receipt.to_dict().items() if name != "elapsed_us"}
         return {
             "version": VERSION,
             "kind": KIND,
-            **self.asked(),
+            **self.asked,
             "messages": self.messages,
             "bytes": self.size,
             "files": [_shown(file) for file in self.files],
@@ -163,7 +171,7 @@ def export_messages(
         moves_rows = bool(question.fields) and question.scan is ScanMode.EVERYTHING
         with open_session(options.spark, log_file=options.log_file, moves_rows=moves_rows) as spark:
             runner = Runner(spark, watcher)
-            yield Tools(runner, Where(spark, runner), scans_fields(spark, runner))
+            yield Tools(runner, Where(spark, runner, options.where_settings), scans_fields(spark, runner))
 
     return export_with(store, question, options, open_tools, tuple(keys))
 
@@ -182,9 +190,7 @@ def export_with(
         raise UsageError("--no-scan: no index answers this question, so nothing would be exported; leave it out")
     disk = Disk()
     with _aside(store, options.target, disk) as work:
-        asked: dict[str, Any] = {"store": str(store.folder.resolve()), "format": options.format}
-        asked |= {"question": shown_question(question, keys), "where": options.where}
-        _check_target(options.target, asked, rebuild=options.rebuild)
+        _check_target(options.target, options.asked(store, question, keys), rebuild=options.rebuild)
         with open_tools() as tools:
             exported = Export(store, question, keys, options, tools, work, disk).run()
         _publish(work / FOLDER, options.target, exported, disk)
@@ -235,10 +241,7 @@ class Export:
         files = self._place([file for part in done for file in part.files])
         return Exported(
             target=self._options.target,
-            format=self._options.format,
-            store=str(self._store.folder.resolve()),
-            question=shown_question(self._question, self._keys),
-            where=self._options.where,
+            asked=self._options.asked(self._store, self._question, self._keys),
             files=tuple(sorted(files, key=lambda file: file.target)),
             without_folder=tuple(sorted({topic for part in done for topic in part.without_folder})),
             receipt=receipt,

@@ -9,7 +9,7 @@ files. Bodies that an expression does not read never leave Python.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from socket import gethostname
@@ -22,7 +22,7 @@ from whence.files.disk import Disk
 from whence.files.mapped_file import MappedFile, read_whole
 from whence.pipeline.export_tasks import Part, PartRows, RowFilter
 from whence.pipeline.expressions import check_expression, quiet_queries
-from whence.pipeline.runner import Done, Runner
+from whence.pipeline.runner import Done, Runner, reason_of
 from whence.pipeline.tasks import own_name
 from whence.store.damage import Damage, DamageKind
 from whence.store.log_file import LogFile, PlainBudget
@@ -40,16 +40,18 @@ SPILLED = f"{PART} int, path string"
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Evaluates expressions on a Spark session."""
+    """Evaluates expressions on a Spark session: with these settings, and with nothing but Spark's own functions."""
 
     spark: SparkSession
     runner: Runner
+    settings: Mapping[str, str]
 
     def __call__(
         self, parts: Sequence[Part], row_filter: RowFilter, sql: str, work: Path
     ) -> tuple[list[Part], list[Damage]]:
         """The parts with the offsets of those messages for which the expression is true; and damage that was met."""
-        expression = check_expression(self.spark, COLUMNS, sql)
+        session = self._session()
+        expression = check_expression(session, COLUMNS, sql)
         if expression.type != "boolean":
             raise UsageError(f"--where {sql!r} is of type {expression.type}; it must be true or false of a message")
         if not parts:
@@ -59,7 +61,7 @@ class Where:
         def frame(done: Accumulator[Done]) -> DataFrame:
             from pyspark.sql import functions
 
-            numbers = self.spark.range(0, len(parts), 1, len(parts))
+            numbers = session.range(0, len(parts), 1, len(parts))
             messages = numbers.mapInArrow(replace(reader, done=done), reader.schema)
             kept = messages.where(functions.expr(sql)).select(PART, OFFSET)
             return kept.mapInArrow(_Spiller(str(work), done), SPILLED)
@@ -70,6 +72,15 @@ class Where:
         damage = [each for path in sorted(work.glob("*.damage")) for each in _read_damage(path)]
         found = [replace(part, offsets_path=paths[number]) for number, part in enumerate(parts) if number in paths]
         return found, list(dict.fromkeys(damage))
+
+    def _session(self) -> SparkSession:
+        session = self.spark.newSession()
+        for name, value in self.settings.items():
+            try:
+                session.conf.set(name, value)
+            except Exception as error:
+                raise UsageError(f"--where: {name} cannot be {value!r}: {reason_of(error)}") from error
+        return session
 
 
 @dataclass(frozen=True, slots=True)
