@@ -16,7 +16,7 @@ from pathlib import Path
 
 from whence.errors import CorruptError, LockedError, StoreError, UsageError
 from whence.files.disk import Disk
-from whence.files.folder import files_in, folders_in, is_folder
+from whence.files.folder import is_folder
 from whence.files.lock import StoreLock
 from whence.files.names import shown_zone, sidecar_of
 from whence.formats.rocketmq.index_file import FIRST_ITEM
@@ -24,6 +24,7 @@ from whence.pipeline.build import ALL_KINDS, WORK, Build, BuildPlace, BuildSetti
 from whence.pipeline.field_evaluation import ANSI, ZONE, Definition, Evaluator
 from whence.pipeline.fields import FieldBuild, FieldSettings, is_complete
 from whence.pipeline.runner import Runner, Watcher
+from whence.pipeline.seen import usual_queue_size
 from whence.pipeline.session import SparkSettings, open_session
 from whence.pipeline.tasks import Kind
 from whence.store.commit_log import CommitLog
@@ -32,11 +33,10 @@ from whence.store.follower import Follower, FollowSettings
 from whence.store.index_file import DEFAULT_SHAPE, Shape
 from whence.store.message_store import Dialect, MessageStore
 from whence.store.owned_store import Options, now_ms, own_store
-from whence.store.ownership import Flushed, Ownership, Settings, read_ownership
+from whence.store.ownership import Flushed, Ownership, read_ownership
 from whence.store.sidecar import Sidecar, read_sidecar
 from whence.store.topic_table import TopicTable
 
-QUEUE_FILE_SIZE = Settings().queue_file_size
 COUNT_MAX = 2**31 - 1  # of slots and items
 
 
@@ -240,7 +240,7 @@ def made_like(
     elif known is not None:
         shape, dialect, queue_file_size = known.shape, known.dialect, known.queue_file_size
     else:
-        shape, dialect, queue_file_size = _shown_shape(store), store.dialect(), _shown_queue_size(store.folder)
+        shape, dialect, queue_file_size = _shown_shape(store), store.dialect(), usual_queue_size(store.folder)
     return options.shape or shape, options.dialect or dialect, queue_file_size
 
 
@@ -249,18 +249,6 @@ def _shown_shape(store: MessageStore) -> Shape:
     if store.index.files:  # else there is no need to look for the end of the log, which takes a scan of it
         store.cover()
     return next((file.shape for file in reversed(store.index.files) if file.shape), DEFAULT_SHAPE)
-
-
-def _shown_queue_size(folder: Path) -> int:
-    """The size of the queue files that a store has; RocketMQ's, if it has none."""
-    root = folder / "consumequeue"
-    if is_folder(root):
-        for topic in folders_in(root):
-            for queue in folders_in(root / topic):
-                for file in files_in(root / topic / queue).values():
-                    if file.size:
-                        return file.size
-    return QUEUE_FILE_SIZE
 
 
 def _zone(store: MessageStore) -> tzinfo | None:

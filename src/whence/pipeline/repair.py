@@ -30,6 +30,7 @@ from whence.pipeline.repair_tasks import (
     rebuild_queues_task,
 )
 from whence.pipeline.scanning import SpilledLog
+from whence.pipeline.seen import usual_queue_size
 from whence.pipeline.task_runner import TaskRunner
 from whence.pipeline.tasks import TimesTask, build_times_task, own_name
 from whence.pipeline.verify import (
@@ -38,7 +39,6 @@ from whence.pipeline.verify import (
     VerifyPlace,
     VerifySettings,
     as_made,
-    usual_queue_size,
 )
 from whence.store.commit_log import CommitLog
 from whence.store.findings import Finding

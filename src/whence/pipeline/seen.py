@@ -28,6 +28,7 @@ from whence.store.commit_log import CommitLog
 from whence.store.index_file import IndexFile, Shape
 from whence.store.log_scan import LogScan
 from whence.store.message_store import Dialect
+from whence.store.ownership import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 INDEX_FILES = 16  # that are asked, of all: the first, the last, and some between them
 QUEUE_FILES = 1000
+QUEUE_FILE_SIZE = Settings().queue_file_size
 SAMPLE_SIZE = 1 << 20  # bytes of log, and items, of each file that is asked for its dialect
 SAMPLE_ITEMS = 32_768
 
@@ -103,6 +105,12 @@ def seen_shapes(paths: Sequence[Path], claimed: Shape) -> Iterator[Shape]:
             continue
         if shape is not None:
             yield shape
+
+
+def usual_queue_size(root: Path) -> int:
+    """The size that most files of queues have; RocketMQ's, if there are none."""
+    sizes = Counter(seen_queue_sizes(root))
+    return sizes.most_common(1)[0][0] if sizes else QUEUE_FILE_SIZE
 
 
 def seen_queue_sizes(root: Path) -> Iterator[int]:

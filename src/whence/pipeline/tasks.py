@@ -83,7 +83,6 @@ class Made:
     files: tuple[MadeFile, ...]
     dropped_count: int = 0
     misplaced_count: int = 0
-    without_folder: tuple[str, ...] = ()
 
 
 # -- pass one ----------------------------------------------------------------------------------------------------
@@ -232,7 +231,7 @@ def build_queues_task(task: QueueTask) -> Made:
     disk.flush_files(copied)  # the builder has not flushed those to which it put nothing
     disk.flush_folders(path.parent for path in copied)
     files = tuple(_queue_files(folder, with_sums=task.with_sums))
-    made = Made(files, built.dropped_count, built.misplaced_count, built.without_folder)
+    made = Made(files, built.dropped_count, built.misplaced_count)
     return _note(task.key, work, made, disk)
 
 
@@ -340,7 +339,6 @@ def read_made(path: Path) -> Made:
             )
             for each in document.pop("files")
         ]
-        document["without_folder"] = tuple(document["without_folder"])
         return Made(tuple(files), **document)
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptError(f"is not what whence wrote: {error!r}", path=path) from error

@@ -25,9 +25,9 @@ import numpy as np
 
 from whence.errors import FormatError, StoreError
 from whence.files.disk import Disk
-from whence.files.folder import digit_names, files_in, folders_in, is_file, is_folder
+from whence.files.folder import digit_names, folders_in, is_file, is_folder
 from whence.files.lock import StoreLock
-from whence.files.names import is_digits, offset_name
+from whence.files.names import offset_name
 from whence.formats.time_blocks import TIME_BLOCK
 from whence.pipeline.build import QUEUE_FOLDERS, TIMES_A_TASK
 from whence.pipeline.check_tasks import (
@@ -44,7 +44,7 @@ from whence.pipeline.fields import FieldEvaluator
 from whence.pipeline.index_parts import IndexPart, plan_parts, read_ends, shapes_of
 from whence.pipeline.plan import group_count
 from whence.pipeline.scanning import SpilledLog, cut_stretches, scan_stretches
-from whence.pipeline.seen import seen_dialect
+from whence.pipeline.seen import seen_dialect, usual_queue_size
 from whence.pipeline.task_runner import CountedRunner, TaskRunner
 from whence.pipeline.tasks import TAKEN
 from whence.store.commit_log import CommitLog
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
 
 WORK_PREFIX = "verify-"
 WORK_TRIES = 10
-DEFAULT_QUEUE_FILE_SIZE = 6_000_000
 REPAIR_CLAIM = "write sidecar.json anew from the files beside it"
 REPAIR_EXTRA = "remove this file, which no build published"
 REPAIR_CHECKPOINT = "write it anew, with values that the log bears out"
@@ -512,16 +511,6 @@ def queues_in(root: Path) -> Iterator[tuple[str, int]]:
                 for queue in folders_in(root / kind / topic):
                     if queue.isdecimal() and str(int(queue)) == queue:
                         yield topic, int(queue)
-
-
-def usual_queue_size(root: Path) -> int:
-    """The size that most files of queues have."""
-    sizes: Counter[int] = Counter()
-    for topic, queue in queues_in(root):
-        folder = root / "consumequeue" / topic / str(queue)
-        if is_folder(folder):
-            sizes.update(state.size for name, state in files_in(folder).items() if is_digits(name) and state.size)
-    return sizes.most_common(1)[0][0] if sizes else DEFAULT_QUEUE_FILE_SIZE
 
 
 @contextmanager
