@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.spark.conftest import PYTHON_PATH
+from tests.spark.processes import kill_all, processes
 from whence.files.names import sidecar_of
 from whence.store.sidecar import read_sidecar
 
@@ -80,19 +81,9 @@ class FollowerProcess:
             time.sleep(0.02)
         return self.out.partition("\n")[0]
 
-    def processes(self) -> dict[int, str]:
-        """All processes of it, and how each was called."""
-        found = {}
-        for path in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # it has ended
-                session = int((path / "stat").read_text().rpartition(")")[2].split()[3])
-                if session == self.child.pid:
-                    found[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ")
-        return found
-
     def kill(self, part: str) -> int:
         """Kill a part of it; how many processes that was."""
-        killed = [pid for pid, called in self.processes().items() if PARTS[part] in called]
+        killed = [pid for pid, called in processes(self.child.pid).items() if PARTS[part] in called]
         for pid in killed:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -116,7 +107,5 @@ class FollowerProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for pid in self.processes():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_all(self.child.pid)
         self.child.wait()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,7 +17,7 @@ import pytest
 
 import whence
 from tests.golden import GoldenStore
-from tests.spark.conftest import PYTHON_PATH
+from tests.spark.processes import AT_ONCE_S, starting
 from tests.spark.stores import foreign_store
 from whence.cli.commands import main
 from whence.door import build_store, export_store
@@ -219,27 +219,9 @@ def test_the_command_tells_what_it_made(spark, store, tmp_path, capsys):
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """``start(...)`` runs ``whence export`` in a group of processes of its own."""
-    started: list[subprocess.Popen[str]] = []
-    (tmp_path / "tmp").mkdir()
-
-    def run(*arguments: object) -> subprocess.Popen[str]:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "whence", "export", *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": PYTHON_PATH, "TMPDIR": str(tmp_path / "tmp")},
-            start_new_session=True,
-        )
-        started.append(child)
-        return child
-
-    yield run
-    for child in started:
-        if child.poll() is None:
-            child.kill()
-        child.communicate()
+    """``start(...)`` runs ``whence export`` in a session of its own."""
+    with starting(tmp_path / "tmp") as run:
+        yield partial(run, sys.executable, "-m", "whence", "export")
 
 
 def await_files(child: subprocess.Popen[str], aside: Path, count: int) -> None:
@@ -273,7 +255,7 @@ def test_ctrl_c_ends_an_export_within_a_second_and_leaves_nothing(start, store, 
     interrupted = time.monotonic()
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=LIMIT_S)
-    assert time.monotonic() - interrupted < 1.5
+    assert time.monotonic() - interrupted < AT_ONCE_S
     assert (child.returncode, out) == (130, ""), err
     assert err.splitlines()[-1] == "whence: interrupted"
     assert not target.exists() and not aside.exists()

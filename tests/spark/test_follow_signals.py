@@ -9,19 +9,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.spark.conftest import PYTHON_PATH
 from tests.spark.follower_process import LIMIT_S, PARTS, indexed_to
 from tests.spark.growing import AppendedLog
+from tests.spark.processes import AT_ONCE_S, processes, starting
+from whence.cli.commands import FOLLOW_GRACE_S
 from whence.files.names import sidecar_of
 
 pytestmark = pytest.mark.slow
-
-AT_ONCE_S = 1.5  # INTERFACE has a second; the machine may have other things to do
 
 
 @pytest.fixture
@@ -34,39 +33,9 @@ def log(tmp_path: Path) -> AppendedLog:
 
 @pytest.fixture
 def follow(log: AppendedLog, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """``follow(...)`` runs ``whence follow`` on that log, in a session of its own as the system has them."""
-    started = []
-    (tmp_path / "tmp").mkdir()
-
-    def run(*arguments: str) -> subprocess.Popen[str]:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "whence", "follow", str(log.store), "--quiet", *arguments],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": PYTHON_PATH, "TMPDIR": str(tmp_path / "tmp")},
-            start_new_session=True,
-        )
-        started.append(child)
-        return child
-
-    yield run
-    for child in started:
-        for pid in processes(child):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        child.wait()
-
-
-def processes(child: subprocess.Popen[str]) -> dict[int, str]:
-    """All that runs in the session of a process, and how it was called."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended
-            state, _, _, session = (path / "stat").read_text().rpartition(")")[2].split()[:4]
-            if int(session) == child.pid and state != "Z":
-                found[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ")
-    return found
+    """``follow(...)`` runs ``whence follow`` on that log, in a session of its own."""
+    with starting(tmp_path / "tmp") as run:
+        yield partial(run, sys.executable, "-m", "whence", "follow", log.store, "--quiet")
 
 
 def await_that(is_so: Callable[[], object], child: subprocess.Popen[str]) -> None:
@@ -89,9 +58,9 @@ def ended(child: subprocess.Popen[str]) -> tuple[int, list[str], float]:
 
 def check_nothing_left(child: subprocess.Popen[str], scratch: Path) -> None:
     deadline = time.monotonic() + 10
-    while processes(child) and time.monotonic() < deadline:  # Java ends with us at the latest, workers with it
+    while processes(child.pid) and time.monotonic() < deadline:  # Java ends with us at the latest, workers with it
         time.sleep(0.02)
-    assert not processes(child)
+    assert not processes(child.pid)
     assert not list(scratch.glob("whence-spark-*"))
 
 
@@ -132,16 +101,17 @@ def test_a_follower_that_ends_in_the_midst_of_its_work_says_nothing_that_is_not_
             child, more = follow(), log.offset + 1
             await_indexed(child, log.store, more)
             if number == signal.SIGKILL:
-                java = next(pid for pid, called in processes(child).items() if PARTS["java"] in called)
+                java = next(pid for pid, called in processes(child.pid).items() if PARTS["java"] in called)
                 os.kill(java, number)
             else:
                 child.send_signal(number)
             status, err, took_s = ended(child)
+            if status == 128 + signal.SIGTERM and took_s >= FOLLOW_GRACE_S:  # a disk that others keep busy
+                expected, err = status, [line for line in err if line != "whence: interrupted"]
             assert status == expected, err
-            if expected:
-                assert [line.partition(";")[0] for line in err] == ["whence: Spark's Java process is gone"]
-            else:
-                assert err == [] and took_s < 2.0
+            said = [line.partition(";")[0] for line in err]
+            assert said == (["whence: Spark's Java process is gone"] if expected == 2 else [])
+            assert took_s < AT_ONCE_S or expected == 2
             check_nothing_left(child, tmp_path / "tmp")
     finally:
         is_over.set()

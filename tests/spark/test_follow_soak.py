@@ -12,6 +12,7 @@ import pytest
 import whence
 from tests.spark.follower_process import FollowerProcess
 from tests.spark.growing import AppendedLog
+from tests.spark.processes import processes
 from whence.files.names import sidecar_of
 
 pytestmark = pytest.mark.slow
@@ -27,7 +28,7 @@ def memory_mib(follower: FollowerProcess) -> float:
     The pages of a log that is mapped are the system's, which keeps as many as it has room for.
     """
     total = 0
-    for pid in follower.processes():
+    for pid in processes(follower.child.pid):
         try:
             fields = dict(
                 line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.spark.conftest import QUICK, SPARK
+from tests.spark.processes import AT_ONCE_S
 from tests.spark.tasks import Counted, count, parent_of, sleep, socket_families
 from whence.errors import UsageError
 from whence.pipeline.runner import Runner
@@ -221,7 +222,7 @@ def test_an_interrupted_job_ends_within_a_second_and_leaves_nothing(start, tmp_p
     interrupted = time.monotonic()
     child.send_signal(number)
     _, err = child.communicate(timeout=30)
-    assert time.monotonic() - interrupted < 1.5
+    assert time.monotonic() - interrupted < AT_ONCE_S
     assert child.returncode == status
     assert err.splitlines()[-1] == "whence: interrupted"
     assert not is_alive(java)
@@ -274,7 +275,7 @@ def test_an_interrupt_while_spark_starts_leaves_nothing(start, tmp_path, delay_s
     interrupted = time.monotonic()
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=30)
-    assert time.monotonic() - interrupted < 1.5
+    assert time.monotonic() - interrupted < AT_ONCE_S
     assert err.splitlines()[-1:] == ["whence: interrupted"]
     assert not any(map(is_alive, started))
     assert not list((tmp_path / "tmp").glob("whence-spark-*"))

@@ -18,7 +18,7 @@ from pyspark.errors import StreamingQueryException
 
 import whence
 from tests.spark import streamer
-from tests.spark.conftest import PYTHON_PATH
+from tests.spark.processes import starting
 from tests.spark.stores import SIZES, write_store
 from tests.store_maker import FILE_SIZE, T, make_store, message
 from whence.pipeline.source import register
@@ -153,28 +153,10 @@ def test_damage_fails_or_is_told_in_a_column_as_asked(spark, tmp_path):
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """``start(store)`` streams it in a group of processes of its own."""
-    started: list[subprocess.Popen[str]] = []
-    (tmp_path / "tmp").mkdir()
-
-    def run(store: Path) -> subprocess.Popen[str]:
-        command = [sys.executable, streamer.__file__, store, tmp_path / "out", tmp_path / "checkpoint"]
-        child = subprocess.Popen(
-            [str(each) for each in command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": PYTHON_PATH, "TMPDIR": str(tmp_path / "tmp")},
-            start_new_session=True,
-        )
-        started.append(child)
-        return child
-
-    yield run
-    for child in started:
-        if child.poll() is None:
-            child.kill()
-        child.communicate()
+    """``start(store)`` streams it in a session of its own."""
+    with starting(tmp_path / "tmp") as run:
+        out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+        yield lambda store: run(sys.executable, streamer.__file__, store, out, checkpoint)
 
 
 def await_commits(child: subprocess.Popen[str], checkpoint: Path, kind: str, count: int) -> None:
