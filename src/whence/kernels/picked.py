@@ -26,7 +26,7 @@ from whence.kernels import inlined, kernel
 from whence.kernels.checksums import crc32
 from whence.kernels.hashing import extend_hash, extend_hash_ascii, signed
 from whence.kernels.intrinsics import address_of, load_i8, load_i16, load_i32, load_i64, prefetch
-from whence.kernels.properties import Texts, find_texts, record_crc
+from whence.kernels.properties import find_texts, put_texts, record_crc
 
 _BORN_HOST_IPV6 = int(SysFlag.BORN_HOST_IPV6)
 _STORE_HOST_IPV6 = int(SysFlag.STORE_HOST_IPV6)
@@ -158,22 +158,9 @@ def _scan_picked(data: Any, base_offset: int, positions: Any, messages: Any) -> 
         message.topic_hash = topic_hash * 31 + _HASH_SIGN
         message.topic_at = place.topic_at - record
         message.topic_size = place.topic_size
-        _put_texts(message, record, texts)
+        put_texts(message, record, texts)
         message.topic_before = 0
         if topic_is_wide or texts.are_wide:
             message.topic_hash = extend_hash(0, place.topic_at, place.topic_size) * 31 + _HASH_SIGN
             message.tags_code = extend_hash(0, texts.tags_at, texts.tags_size)
     return len(positions)
-
-
-@inlined
-def _put_texts(message: Any, record: int, texts: Texts) -> None:
-    message.keys_at = texts.keys_at - record
-    message.keys_size = texts.keys_size
-    message.tags_at = texts.tags_at - record
-    message.tags_size = texts.tags_size
-    message.unique_id_at = texts.unique_id_at - record
-    message.unique_id_size = texts.unique_id_size
-    message.delay_level_at = texts.delay_level_at - record
-    message.delay_level_size = texts.delay_level_size
-    message.has_inner = texts.has_inner

@@ -11,7 +11,7 @@ bytes before it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from whence.formats.rocketmq.message import RECORD_CRC_SIZE
 from whence.formats.rocketmq.properties import (
@@ -120,6 +120,20 @@ def find_texts(record: int, at: int, end: int, data_end: int) -> Texts:
         has_inner,
         are_wide,
     )
+
+
+@inlined
+def put_texts(message: Any, record: int, texts: Texts) -> None:
+    """Note in a row of messages where the values of the record at ``record`` lie in it."""
+    message.keys_at = texts.keys_at - record
+    message.keys_size = texts.keys_size
+    message.tags_at = texts.tags_at - record
+    message.tags_size = texts.tags_size
+    message.unique_id_at = texts.unique_id_at - record
+    message.unique_id_size = texts.unique_id_size
+    message.delay_level_at = texts.delay_level_at - record
+    message.delay_level_size = texts.delay_level_size
+    message.has_inner = texts.has_inner
 
 
 @inlined

@@ -44,7 +44,7 @@ from whence.kernels.intrinsics import (
     load_i64,
     prefetch,
 )
-from whence.kernels.properties import find_marks, find_texts, record_crc
+from whence.kernels.properties import find_marks, find_texts, put_texts, record_crc
 
 SCANNED = np.dtype(
     [
@@ -324,15 +324,7 @@ def _scan(
         message.topic_hash = topic_hash
         message.topic_at = topic_at - record
         message.topic_size = topic_size
-        message.keys_at = texts.keys_at - record
-        message.keys_size = texts.keys_size
-        message.tags_at = texts.tags_at - record
-        message.tags_size = texts.tags_size
-        message.unique_id_at = texts.unique_id_at - record
-        message.unique_id_size = texts.unique_id_size
-        message.delay_level_at = texts.delay_level_at - record
-        message.delay_level_size = texts.delay_level_size
-        message.has_inner = texts.has_inner
+        put_texts(message, record, texts)
         message.topic_before = _same_topic(topics, record, topic_at, topic_size, topic_hash)
 
         first_item = item_count

@@ -307,7 +307,7 @@ class Build:
         wanted = {spill_key(stretch): stretch.number for stretch in self._stretches}
         found: dict[int, Spilled] = {}
         for path in self._work.glob("*.json"):
-            number = wanted.get(path.name.rpartition("-")[0])
+            number = wanted.get(path.name.partition("-")[2].rpartition("-")[0])
             if number is not None:
                 with suppress(CorruptError):  # by a machine that stopped
                     spilled = read_spilled(path)

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from whence.errors import NotFoundError, StoreError
 from whence.pipeline.follow_state import FollowMeter, stored_ms
+from whence.pipeline.tasks import spill_number
 from whence.store.commit_log import CommitLog
 from whence.store.follower import Follower
 from whence.store.spill import Spilled, read_spilled
@@ -132,7 +133,7 @@ class Puts:
 
     def _next_spill(self, work: Path) -> Spilled | None:
         """The spill behind those that were put, if a task has left it."""
-        begin = f"{self._count:08d}-"
+        begin = spill_number(self._count)
         with os.scandir(work) as entries:
             names = [entry.name for entry in entries if entry.name.startswith(begin) and entry.name.endswith(".json")]
         return read_spilled(work / names[0]) if names else None

@@ -97,11 +97,17 @@ class ScanTask:
 
 def scan_stretch_task(task: ScanTask) -> Spilled:
     """Scan a stretch of log and spill what is taken from it."""
-    return spill_stretch(task.stretch, task.recipe, Path(task.work), own_name(spill_key(task.stretch)), Disk())
+    name = f"{spill_number(task.stretch.number)}{own_name(spill_key(task.stretch))}"
+    return spill_stretch(task.stretch, task.recipe, Path(task.work), name, Disk())
+
+
+def spill_number(number: int) -> str:
+    """Begins the name of a spill: who puts spills as they come looks for the next one."""
+    return f"{number:08d}-"
 
 
 def spill_key(stretch: Stretch) -> str:
-    """Begins the name of a spill: of which part of the log it is, and of which state of that."""
+    """Goes on with its name: of which part of the log it is, and of which state of that."""
     kind = f"{'exact' if stretch.is_exact else 'found'}-{'last' if stretch.is_last else 'whole'}"
     return f"{stretch.from_offset:020d}-{stretch.to_offset:020d}-{kind}-{file_state(stretch.path)}"
 
