@@ -119,7 +119,7 @@ def check_found(store: Store, sent: Sent) -> None:
     """An acknowledged message is found once, whole, and nothing is scanned for it."""
     answer = store.find(key=sent.key, topic=sent.topic, no_scan=True)
     if sent.sort in DELIVERED:
-        assert [message.unique_id for message in answer] == [sent.unique_id], (sent, answer.receipt)
+        assert [message.unique_id for message in answer] == [sent.unique_id], f"{sent} {answer.receipt}"
         check_body(answer.messages[0])
     receipt = answer.receipt
     assert receipt.index_source == "whence" and receipt.damage == [] and receipt.scanned_bytes == 0, receipt
