@@ -17,6 +17,7 @@ import pytest
 
 import whence
 from tests.golden import GoldenStore
+from tests.spark.outside import STEERED, STEERED_VALUE, given_outside
 from tests.spark.processes import AT_ONCE_S, starting
 from tests.spark.stores import foreign_store
 from whence.cli.commands import main
@@ -112,6 +113,12 @@ def test_where_is_in_utc_wherever_it_is_asked_unless_a_setting_says_otherwise(sp
     assert export_store(store, tmp_path / "out", **asked, spark=in_tokyo, rebuild=True).messages == 0
     with pytest.raises(UsageError, match=f"--where: {zone} cannot be 'Nowhere'"):
         export_store(store, tmp_path / "out", **asked, spark=SparkSettings(conf={zone: "Nowhere"}), rebuild=True)
+
+
+def test_settings_that_somebody_gives_spark_change_no_answer_of_where(spark, store, tmp_path):
+    with given_outside(spark):
+        exported = export_store(store, tmp_path / "out", where=f"{STEERED} = r'{STEERED_VALUE}'")
+    assert exported.messages == len(found(store))
 
 
 def test_a_disk_that_cannot_be_written_to_ends_where_at_once_and_is_told_as_it_is(spark, store, tmp_path):

@@ -14,6 +14,7 @@ from tests.field_maker import field_files
 from tests.lookup.judge import offsets
 from tests.pipeline.field_builds import field_of, noted
 from tests.reference import read_log
+from tests.spark.outside import STEERED, STEERED_VALUE, given_outside
 from whence.door import build_store, repair_store, verify_store
 from whence.errors import UsageError
 from whence.pipeline import field_evaluation
@@ -435,31 +436,15 @@ def test_functions_that_are_allowed_are_sparks_own(spark):
     assert not FUNCTIONS & {"reflect", "java_method", "rand", "now", "explode", "sum", "input_file_name"}
 
 
-OUTSIDE = {
-    "spark.sql.legacy.timeParserPolicy": "LEGACY",
-    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
-    "spark.sql.timestampType": "TIMESTAMP_NTZ",
-    "spark.sql.parser.escapedStringLiterals": "true",
-    "spark.sql.jsonGenerator.ignoreNullFields": "false",
-}
-STEERED = r"""to_json(named_struct('a', cast(null as int), 'b', typeof(timestamp '2026-01-01'), 'c', 'x\\y',
-    'd', try_to_timestamp('2026-1-1x', 'yyyy-MM-dd'))) as value"""
-
-
 def test_settings_that_somebody_gives_spark_change_no_value(spark, evaluator):
-    definition = Definition("f", STEERED, "UTC", True)
-    conf = spark._jsparkSession.sharedState().conf()  # of which new sessions begin: there --conf puts its settings
-    for name, value in OUTSIDE.items():
-        conf.set(name, value)
-    try:
-        session = evaluator._session(definition)
-        steered, found = (each.range(1).selectExpr(STEERED).first().value for each in (spark.newSession(), session))
+    with given_outside(spark):
+        session = evaluator._session(Definition("f", STEERED, "UTC", True))
+        steered, found = (
+            each.range(1).selectExpr(f"{STEERED} as value").first().value for each in (spark.newSession(), session)
+        )
         with pytest.raises(Exception, match="DUPLICATED_MAP_KEY"):
             session.sql("select map('a', 1, 'a', 2)").collect()
-    finally:
-        for name in OUTSIDE:
-            conf.remove(name)
-    assert steered != found == r'{"b":"timestamp","c":"x\\y"}'
+    assert steered != found == STEERED_VALUE
 
 
 def test_zone_and_ansi_mode_are_those_of_the_definition(spark, evaluator, store, tmp_path):

@@ -46,7 +46,7 @@ from whence.pipeline.export_tasks import (
     export_parts_task,
     group_parts,
 )
-from whence.pipeline.field_evaluation import ANSI, ZONE
+from whence.pipeline.expression_session import ANSI, ZONE
 from whence.pipeline.jobs import JobOptions, locked
 from whence.pipeline.runner import Runner, Watcher
 from whence.pipeline.session import open_session

@@ -21,8 +21,9 @@ from whence.errors import UsageError, WhenceError
 from whence.files.disk import Disk
 from whence.files.mapped_file import MappedFile, read_whole
 from whence.pipeline.export_tasks import Part, PartRows, RowFilter
+from whence.pipeline.expression_session import expression_session
 from whence.pipeline.expressions import check_expression, quiet_queries
-from whence.pipeline.runner import Done, Runner, reason_of
+from whence.pipeline.runner import Done, Runner
 from whence.pipeline.tasks import own_name
 from whence.store.damage import Damage, DamageKind
 from whence.store.log_file import LogFile, PlainBudget
@@ -40,7 +41,7 @@ SPILLED = f"{PART} int, path string"
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Evaluates expressions on a Spark session: with these settings, and with nothing but Spark's own functions."""
+    """Evaluates expressions on Spark, with these settings."""
 
     spark: SparkSession
     runner: Runner
@@ -50,7 +51,7 @@ class Where:
         self, parts: Sequence[Part], row_filter: RowFilter, sql: str, work: Path
     ) -> tuple[list[Part], list[Damage]]:
         """The parts with the offsets of those messages for which the expression is true; and damage that was met."""
-        session = self._session()
+        session = expression_session(self.spark, "--where", self.settings)
         expression = check_expression(session, COLUMNS, sql)
         if expression.type != "boolean":
             raise UsageError(f"--where {sql!r} is of type {expression.type}; it must be true or false of a message")
@@ -72,15 +73,6 @@ class Where:
         damage = [each for path in sorted(work.glob("*.damage")) for each in _read_damage(path)]
         found = [replace(part, offsets_path=paths[number]) for number, part in enumerate(parts) if number in paths]
         return found, list(dict.fromkeys(damage))
-
-    def _session(self) -> SparkSession:
-        session = self.spark.newSession()
-        for name, value in self.settings.items():
-            try:
-                session.conf.set(name, value)
-            except Exception as error:
-                raise UsageError(f"--where: {name} cannot be {value!r}: {reason_of(error)}") from error
-        return session
 
 
 @dataclass(frozen=True, slots=True)

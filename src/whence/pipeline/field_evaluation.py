@@ -25,6 +25,7 @@ import numpy as np
 
 from whence.errors import FormatError, StoreError, UsageError, WhenceError
 from whence.files.disk import Disk
+from whence.pipeline.expression_session import ANSI, ZONE, expression_session
 from whence.pipeline.expressions import quiet_queries, reason_of
 from whence.pipeline.field_sql import CheckedSql, check_sql
 from whence.pipeline.runner import Done, Runner
@@ -45,10 +46,7 @@ ROWS_A_BATCH = 32_768  # messages that Spark hands back at once
 PACKED_MAX = 64  # of them in one row; fewer, if they are large
 PACKED_SIZE = 1 << 20  # bytes
 PACKED = "packed_"  # before the name of a column of such rows: no expression can take it for that of a message
-ZONE, ANSI = "spark.sql.session.timeZone", "spark.sql.ansi.enabled"
 BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
-HOW_IT_RUNS = ("spark.sql.artifact.", "spark.sql.codegen.", "spark.sql.execution.", "spark.sql.pyspark.")
-"""Settings that may be a user's. Of the others many change what an expression gives, and a later Spark has more."""
 BODY_DAMAGE_MAX = 100  # bodies that cannot be read, of one stretch
 _LATER = 1 << 32  # errors that come of others are told only if there are none
 
@@ -178,27 +176,10 @@ class Evaluator:
         return Matching(np.sort(np.concatenate([np.empty(0, np.int64), *found])), tuple(told_by[0].value.damage))
 
     def _session(self, definition: Definition) -> SparkSession:
-        """A session with nothing but Spark's own functions, and with the settings of a field.
-
-        All else is as Spark has it by itself, whatever somebody has configured for other queries.
-        """
-        session = self._spark.newSession()
-        for name in session.conf.getAll:
-            if name.startswith("spark.sql.") and not name.startswith(HOW_IT_RUNS) and session.conf.isModifiable(name):
-                session.conf.unset(name)
-        settings = {
-            ZONE: definition.session_zone,
-            ANSI: str(definition.ansi).lower(),
-            BATCH: str(ROWS_A_BATCH),
-            "spark.sql.execution.arrow.useLargeVarTypes": "false",
-        }
-        for name, value in settings.items():
-            try:
-                session.conf.set(name, value)
-            except Exception as error:
-                raise UsageError(
-                    f"field {definition.name}: {name} cannot be {value!r}: {reason_of(error)}"
-                ) from error
+        """A session with the settings of a field."""
+        settings = {ZONE: definition.session_zone, ANSI: str(definition.ansi).lower()}
+        session = expression_session(self._spark, f"field {definition.name}", settings)
+        session.conf.set(BATCH, str(ROWS_A_BATCH))
         return session
 
 

@@ -21,7 +21,8 @@ from whence.files.lock import StoreLock
 from whence.files.names import shown_zone, sidecar_of
 from whence.formats.rocketmq.index_file import FIRST_ITEM
 from whence.pipeline.build import ALL_KINDS, WORK, Build, BuildPlace, BuildSettings, Built, goes_on, nothing_built
-from whence.pipeline.field_evaluation import ANSI, ZONE, Definition, Evaluator
+from whence.pipeline.expression_session import ANSI, ZONE
+from whence.pipeline.field_evaluation import Definition, Evaluator
 from whence.pipeline.fields import FieldBuild, FieldSettings, is_complete
 from whence.pipeline.runner import Runner, Watcher
 from whence.pipeline.seen import usual_queue_size
