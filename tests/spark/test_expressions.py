@@ -1,8 +1,10 @@
 """An expression of a user's reads the message it is given, and nothing else."""
 
 import pytest
+from pyspark.sql import SparkSession, functions
 
 from whence.errors import UsageError
+from whence.pipeline.expression_session import expression_session
 from whence.pipeline.expressions import check_expression
 from whence.store.message_columns import COLUMNS
 
@@ -51,19 +53,29 @@ REFUSED = [
     ("queue >", "is no expression of Spark SQL"),
     ("queue > 1) or (1 = 1", "is no expression of Spark SQL"),
     ("queue > 1; drop table x", "is no expression of Spark SQL"),
+    ("topic = :x", "a named parameter is not on the list"),
+    ("topic = ?", "a pos parameter is not on the list"),
+    ("identifier('topic') = 'x'", "a expression with unresolved identifier is not on the list"),
+    ("upper(str => topic) = 'x'", "a named argument expression is not on the list"),
+    ("system.session.declared = 1", "there is no column system"),
+    ("${env:HOME} = 'x'", "is no expression of Spark SQL"),
     ("", "from 1 to"),
     (" + ".join(["queue"] * 3000), "too complex"),
 ]
 
 
-def test_expressions_of_a_message_are_taken_with_their_type_and_columns(spark):
+@pytest.fixture
+def session(spark) -> SparkSession:
+    return expression_session(spark, "a test", {})
+
+
+def test_expressions_of_a_message_are_taken_with_their_type_and_columns(session):
     for sql, kind, columns in GOOD:
-        checked = check_expression(spark, COLUMNS, sql)
+        checked = check_expression(session, COLUMNS, sql)
         assert (checked.type, checked.columns) == (kind, columns), sql
 
 
-def test_what_reaches_out_or_changes_is_refused_and_told_quietly(spark, capfd):
-    session = spark.newSession()
+def test_what_reaches_out_or_changes_is_refused_and_told_quietly(session, capfd):
     session.udf.register("own_function", lambda value: value, "int")
     session.udf.register("soundex", lambda value: value)  # which Spark has, too: this setting decides
     session.conf.set("spark.sql.functionResolution.sessionOrder", "first")
@@ -72,3 +84,12 @@ def test_what_reaches_out_or_changes_is_refused_and_told_quietly(spark, capfd):
             check_expression(session, COLUMNS, sql)
         assert "\n" not in str(raised.value) and len(str(raised.value)) < 1000
     assert capfd.readouterr().err == ""
+
+
+def test_nothing_is_put_into_the_text_of_an_expression_before_it_is_checked(spark, session):
+    for text in ("${env:PATH}", "${system:java.home}", "${spark.app.name}", "${unknown}"):
+        for sql, value in ((f"'{text}'", text), (f"r'-{text}'", f"-{text}"), (f"concat('a' '{text}')", f"a{text}")):
+            check_expression(session, COLUMNS, sql)
+            assert session.range(1).select(functions.expr(sql)).first()[0] == value
+    with pytest.raises(AssertionError, match="before it parses"):
+        check_expression(spark, COLUMNS, "1 = 1")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from whence.errors import UsageError
-from whence.pipeline.expressions import reason_of
+from whence.pipeline.expressions import SUBSTITUTE, reason_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,8 +19,8 @@ ZONE, ANSI = "spark.sql.session.timeZone", "spark.sql.ansi.enabled"
 """What an expression is evaluated with, noted wherever it is."""
 HOW_IT_RUNS = ("spark.sql.artifact.", "spark.sql.codegen.", "spark.sql.execution.", "spark.sql.pyspark.")
 """Settings that may be a user's. Of the others many change what an expression gives, and a later Spark has more."""
-OURS = {"spark.sql.execution.arrow.useLargeVarTypes": "false"}
-"""What tasks count on."""
+OURS = {SUBSTITUTE: "false", "spark.sql.execution.arrow.useLargeVarTypes": "false"}
+"""What the check of expressions and tasks count on."""
 
 
 def expression_session(spark: SparkSession, whose: str, settings: Mapping[str, str]) -> SparkSession:

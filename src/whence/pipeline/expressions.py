@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 SIZE_MAX = 65_536  # characters of an expression
 SHOWN_MAX = 200  # of them, in an error
 
+SUBSTITUTE = "spark.sql.variable.substitute"
+"""Whether Spark puts variables of the environment, of Java and of its settings into SQL (``${env:HOME}``).
+
+It does so before it parses: the tree that is checked here would show a harmless text.
+"""
 PACKAGE = "org.apache.spark.sql.catalyst.expressions."
 """Where Spark's own expressions are; what is elsewhere is somebody's own."""
 SOMEBODYS = frozenset({"ScalaUDF", "PythonUDF", "PythonUDAF"})
@@ -107,7 +112,10 @@ class Expression:
 def check_expression(
     spark: SparkSession, schema: Mapping[str, str], sql: str, size_max: int = SIZE_MAX
 ) -> Expression:
-    """Look at an expression over columns of these names and types; a UsageError says why it is refused."""
+    """Look at an expression over columns of these names and types; a UsageError says why it is refused.
+
+    ``spark``: the session that evaluates it (expression_session.py).
+    """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import functions
@@ -115,6 +123,7 @@ def check_expression(
     shown = repr(sql if len(sql) <= SHOWN_MAX else f"{sql[:SHOWN_MAX]}...")
     if not sql.strip() or len(sql) > size_max:
         raise UsageError(f"an expression has from 1 to {size_max} characters, and this one has {len(sql)} characters")
+    assert spark.conf.get(SUBSTITUTE) == "false", "else Spark puts something into it before it parses"
     nothing = spark.range(0).select(*(functions.lit(None).cast(kind).alias(name) for name, kind in schema.items()))
     with quiet_queries():
         try:
