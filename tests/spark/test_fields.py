@@ -3,6 +3,7 @@
 import json
 import shutil
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.reference import read_log
 from tests.spark.outside import STEERED, STEERED_VALUE, given_outside
 from whence.door import build_store, repair_store, verify_store
 from whence.errors import UsageError
+from whence.files.disk import Disk
 from whence.pipeline import field_evaluation
 from whence.pipeline.expressions import FUNCTIONS
 from whence.pipeline.field_evaluation import Definition, Evaluator
@@ -202,6 +204,8 @@ def test_an_expression_that_fails_names_the_first_message_it_fails_on(spark, sto
     [
         ("cast(parse_json(cast(body as string)) as string)", "[MALFORMED_RECORD"),
         ("split(topic, cast(body as string))[0]", "PatternSyntaxException: Unclosed group"),
+        ("regexp_extract(repeat('ab', if(body = X'28', 100000, 1)), '(a|b)*', 0)", "StackOverflowError"),
+        ("size(array_repeat('x', if(body = X'28', 2147483647, 1)))", "Cannot create array with 2147483647 elements"),
     ],
 )
 def test_what_only_java_knows_as_an_error_names_its_message_too(spark, tmp_path, sql, why):
@@ -237,6 +241,20 @@ def test_damaged_fields_are_found_and_built_anew(spark, store):
     assert repair_store(store).is_healthy
     found = verify_store(store)
     assert (found.damage, found.fields) == ([], {})
+
+
+def test_an_expression_that_takes_all_memory_is_told_and_the_others_are_verified(spark, tmp_path):
+    sidecar = tmp_path / "store.whence"
+    with whence.create(tmp_path / "store", file_size=32768, slots=SLOTS, items=ITEMS) as store:
+        store.append("T", b"1")
+    build_store(tmp_path / "store", fields={"all": "'1'", "body": "body"})
+    claim = noted(sidecar)
+    all_memory = replace(claim.fields["all"], sql="length(repeat('x', 2147483647 - queue))")
+    replace(claim, fields=claim.fields | {"all": all_memory}).write(sidecar, Disk())
+    found = verify_store(tmp_path / "store").fields
+    assert (found["body"].items, found["body"].damage) == (1, [])
+    (damage,) = found["all"].damage
+    assert "field all: its expression fails on the message at physical offset 0: java.lang.OutOf" in damage.detail
 
 
 def test_a_scan_evaluates_expressions_and_trusts_no_index(spark, store, tmp_path):

@@ -604,11 +604,11 @@ def _why(error: BaseException | None) -> str | None:
     from py4j.java_gateway import is_instance_of
     from py4j.protocol import Py4JJavaError
     from pyspark import SparkContext
-    from pyspark.errors import PySparkException, PythonException
+    from pyspark.errors import PySparkException, PythonException, SparkRuntimeException
 
     if isinstance(error, PySparkException):
-        is_of_query = not isinstance(error, PythonException) and error.getSqlState() is not None
-        return reason_of(error) if is_of_query else None
+        has_state = not isinstance(error, PythonException) and error.getSqlState() is not None
+        return reason_of(error) if has_state or isinstance(error, SparkRuntimeException) else None
     if not isinstance(error, Py4JJavaError):
         return None
     # What PySpark has no name for: an error of Spark's with a state of SQL (parse_json), or one of Java's (split).
@@ -616,6 +616,9 @@ def _why(error: BaseException | None) -> str | None:
     if is_instance_of(gateway, failure, "org.apache.spark.SparkThrowable") and failure.getSqlState():
         return reason_of(failure.getMessage())
     cause = failure.getCause()
+    for thrown in (failure, cause):  # by what is constant, before there are tasks, or in a task
+        if is_instance_of(gateway, thrown, "java.lang.VirtualMachineError"):  # no heap, or no stack, is left
+            return reason_of(thrown.toString())
     if is_instance_of(gateway, cause, "java.lang.RuntimeException") and cause.getClass().getName().startswith(
         "java."
     ):

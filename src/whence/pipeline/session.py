@@ -355,6 +355,8 @@ class _Start:
                 "spark.local.dir": str(self._folder),
                 "spark.sql.warehouse.dir": str(self._folder / "warehouse"),
                 "spark.sql.shuffle.partitions": str(os.cpu_count()),
+                # An expression that takes all memory ends its task: else Spark ends Java, and all of the job with it.
+                "spark.executor.killOnFatalError.depth": "0",
             }
             if len(str(self._folder)) + SOCKET_NAME_SIZE <= SOCKET_PATH_MAX:
                 ours |= {
