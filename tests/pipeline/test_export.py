@@ -95,6 +95,12 @@ def export(store: Path, target: Path, *, tools: Any = plain_tools, **given: Any)
         return export_with(opened, question, ExportOptions(target=target, **options), tools, keys)
 
 
+def become_link(path: Path) -> None:
+    """Move a file or a folder elsewhere, with a link to it in its place."""
+    elsewhere = next(each for each in path.parents if each.name == "out").with_name("elsewhere")
+    path.symlink_to(path.rename(elsewhere))
+
+
 @pytest.fixture
 def made(tmp_path: Path) -> MadeStore:
     return make_store(tmp_path / "store", MESSAGES)
@@ -513,6 +519,35 @@ class TestTheFolder:
             export(made.folder, out, tag="a", rebuild=True)
         (out / "notes").rmdir()
         assert export(made.folder, out, tag="a", rebuild=True).messages == len(found(made.folder, tag="a"))
+
+    @pytest.mark.parametrize(
+        "put",
+        [
+            lambda folder: (folder / "mine.parquet").touch(),
+            lambda folder: (folder / "mine").mkdir(),
+            lambda folder: (folder.parent / "topic=mine").mkdir(),
+            lambda folder: (folder.parent / "topic").symlink_to(folder),
+            lambda folder: become_link(folder),
+            lambda folder: become_link(next(folder.iterdir())),
+        ],
+    )
+    def test_in_whose_folders_others_put_something_is_refused_even_if_that_is_late(self, made, tmp_path, put):
+        out = tmp_path / "out"
+        there: set[Path] = set()
+
+        @contextmanager
+        def late_tools() -> Iterator[Tools]:
+            put(next(out.glob("day=*/topic=*")))
+            there.update(out.rglob("*"))
+            with plain_tools() as tools:
+                yield tools
+
+        export(made.folder, out)
+        export(made.folder, out)
+        for tools in (late_tools, plain_tools):
+            with pytest.raises(UsageError, match="has what no export put there, as 'day="):
+                export(made.folder, out, tools=tools, rebuild=True)
+            assert {*out.rglob("*")} == there
 
     @pytest.mark.parametrize("place", ["store", "store/out", "store.whence/out"])
     def test_in_the_store_or_its_sidecar_is_refused(self, made, tmp_path, place):

@@ -6,6 +6,7 @@ import os
 import resource
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -113,6 +114,21 @@ def own_folders_in(folder: Path) -> list[str]:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError as error:
         raise _not_listed(folder, error) from None
+
+
+def entries_below(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """All that lies in a folder at any depth, with its path from there. A link is one entry, wherever it leads to."""
+    todo = [""]
+    while todo:
+        begin = todo.pop()
+        try:
+            with os.scandir(folder / begin) as entries:
+                for entry in entries:
+                    yield begin + entry.name, entry
+                    if entry.is_dir(follow_symlinks=False):
+                        todo.append(f"{begin}{entry.name}/")
+        except OSError as error:
+            raise _not_listed(folder / begin, error) from None
 
 
 def free_descriptors() -> int:

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -27,7 +29,7 @@ import numpy as np
 from whence.errors import FormatError, StoreError, UsageError
 from whence.files.atomic import unfinished
 from whence.files.disk import Disk
-from whence.files.folder import is_file, is_folder
+from whence.files.folder import entries_below, is_file, is_folder
 from whence.files.mapped_file import read_whole
 from whence.formats.own_json import decode_own_json
 from whence.lookup.answer import Receipt
@@ -190,9 +192,11 @@ def export_with(
         raise UsageError("--no-scan: no index answers this question, so nothing would be exported; leave it out")
     disk = Disk()
     with _aside(store, options.target, disk) as work:
-        _check_target(options.target, options.asked(store, question, keys), rebuild=options.rebuild)
+        asked = options.asked(store, question, keys)
+        _check_target(options.target, asked, rebuild=options.rebuild)
         with open_tools() as tools:
             exported = Export(store, question, keys, options, tools, work, disk).run()
+        _check_target(options.target, asked, rebuild=options.rebuild)  # somebody may have put something there
         _publish(work / FOLDER, options.target, exported, disk)
     return exported
 
@@ -393,14 +397,24 @@ def _check_target(target: Path, asked: dict[str, Any], *, rebuild: bool) -> None
         raise UsageError(f"-o {target}: is not empty, and no export of whence's; name another folder")
     try:
         found = decode_own_json(read_whole(target / RECEIPT, RECEIPT_SIZE_MAX), VERSION, dict, KIND)
-        ours = {RECEIPT, *(str(file["path"]).partition("/")[0] for file in found["files"])}
+        ours = sorted([RECEIPT, *(str(file["path"]) for file in found["files"])])
     except (FormatError, StoreError, KeyError, TypeError) as error:
         raise UsageError(f"-o {target}: its {RECEIPT} is not whence's ({error}); name another folder") from error
-    others = sorted(path.name for path in target.iterdir() if path.name not in ours)
-    if others:
-        raise UsageError(f"-o {target}: has what no export put there, as {others[0]!r}; name another folder")
+    other = next((path for path, entry in entries_below(target) if not _is_of(ours, path, entry)), None)
+    if other is not None:
+        raise UsageError(f"-o {target}: has what no export put there, as {other!r}; name another folder")
     if not rebuild and any(found.get(name) != value for name, value in asked.items()):
         raise UsageError(f"-o {target}: holds another export; name another folder, or say --rebuild to replace it")
+
+
+def _is_of(files: Sequence[str], path: str, entry: os.DirEntry[str]) -> bool:
+    """Whether this is one of the files, which are in order, or a folder in which one lies."""
+    if entry.is_dir(follow_symlinks=False):
+        path += "/"
+        at = bisect_left(files, path)
+        return at < len(files) and files[at].startswith(path)
+    at = bisect_left(files, path)
+    return at < len(files) and files[at] == path and entry.is_file(follow_symlinks=False)
 
 
 def _publish(made: Path, target: Path, exported: Exported, disk: Disk) -> None:
