@@ -28,7 +28,7 @@ from tests.store_maker import FILE_SIZE, QUEUE_FILE_SIZE, make_store, message
 from whence.errors import UsageError, WhenceError
 from whence.files.disk import Disk
 from whence.pipeline import plan
-from whence.pipeline.jobs import wanted_fields
+from whence.pipeline.jobs import is_computed_so, wanted_fields
 from whence.store.commit_log import CommitLog
 from whence.store.field_claim import FieldClaim
 from whence.store.follower import Follower, FollowSettings
@@ -379,6 +379,33 @@ KNOWN = Sidecar(Dialect.V5_5, 7, 20, 200, fields={"a": claim_of("x"), "b": claim
 )
 def test_fields_that_are_known_stay_and_an_empty_expression_drops_one(known, asked, wanted):
     assert wanted_fields(known, asked) == wanted
+
+
+ZONE, ANSI = "spark.sql.session.timeZone", "spark.sql.ansi.enabled"
+
+
+@pytest.mark.parametrize(
+    ("conf", "home", "is_so"),
+    [
+        ({"spark.ui.enabled": "true"}, "spark-core_2.13-4.0.0.jar", True),
+        ({ZONE: "UTC", ANSI: "True"}, "spark-core_2.13-4.0.0.jar", True),
+        ({ZONE: "Asia/Tokyo"}, "spark-core_2.13-4.0.0.jar", False),
+        ({ANSI: "false"}, "spark-core_2.13-4.0.0.jar", False),
+        ({}, "spark-core_2.12-4.0.0-amzn-1.jar", False),
+        ({}, "nothing.jar", False),
+    ],
+)
+def test_fields_are_built_anew_where_they_would_be_computed_in_another_way(tmp_path, monkeypatch, conf, home, is_so):
+    claims = {name: FieldClaim("x", "UTC", True, "4.0.0", 7, 20) for name in ("a", "b")}
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / home).touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert is_computed_so(replace(KNOWN, fields=claims), conf) == is_so
+    assert is_computed_so(replace(KNOWN, fields={}), conf)
+    amazons = {"a": replace(claims["a"], spark="4.0.0-amzn-1")}
+    assert is_computed_so(replace(KNOWN, fields=amazons), {}) == ("amzn" in home)
+    monkeypatch.delenv("SPARK_HOME")
+    assert not is_computed_so(replace(KNOWN, fields=claims), conf)  # with the Spark that is installed
 
 
 @pytest.mark.parametrize("asked", [{"A": "x"}, {"../a": "x"}, {"c": ""}, {"": "x"}])

@@ -24,6 +24,7 @@ from whence.pipeline.expressions import FUNCTIONS
 from whence.pipeline.field_evaluation import Definition, Evaluator
 from whence.pipeline.field_sql import check_sql
 from whence.pipeline.runner import Runner
+from whence.pipeline.session import SparkSettings
 from whence.store.message_columns import COLUMNS
 
 pytestmark = pytest.mark.slow
@@ -483,3 +484,7 @@ def test_zone_and_ansi_mode_are_those_of_the_definition(spark, evaluator, store,
     kept = noted(store.with_name("store.whence")).fields
     assert field.name == "day"
     assert (kept["hour"].session_zone, kept["day"].session_zone) == (zone, "Asia/Tokyo")
+    given = SparkSettings(conf={"spark.sql.session.timeZone": "Asia/Tokyo"})
+    assert [field.name for field in build_store(store, spark=given).fields] == ["hour"]
+    assert noted(store.with_name("store.whence")).fields["hour"].session_zone == "Asia/Tokyo"
+    assert build_store(store, spark=given).fields == ()

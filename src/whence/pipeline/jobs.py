@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -97,7 +97,8 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
             if log.end_offset(boundary=known.indexed_to) == known.indexed_to:
                 shutil.rmtree(sidecar / WORK, ignore_errors=True)
                 built = nothing_built(place, known)
-                if is_complete(log, sidecar, settings.shape, known, fields) and _is_spark_of(known):
+                is_whole = is_complete(log, sidecar, settings.shape, known, fields)
+                if is_whole and is_computed_so(known, options.spark.conf):
                     return built
         spark = stack.enter_context(
             open_session(options.spark, log_file=options.log_file, moves_rows=bool(fields or options.fields))
@@ -134,29 +135,44 @@ def wanted_fields(known: Sidecar | None, given: Mapping[str, str]) -> dict[str, 
 def definitions_of(
     evaluator: Evaluator, known: Sidecar | None, fields: Mapping[str, str], conf: Mapping[str, str]
 ) -> list[Definition]:
-    """What all fields are, checked. One that is known keeps the zone and the mode it began with."""
+    """What all fields are, checked. One that is known keeps the zone and the mode it began with, if none is given."""
     definitions = []
     for name, sql in sorted(fields.items()):
         there = None if known is None else known.fields.get(name)
-        if there is not None and there.sql == sql and not {ZONE, ANSI} & conf.keys():
-            zone, ansi = there.session_zone, there.ansi
+        if there is not None and there.sql == sql:
+            definition = Definition.noted(name, there)
         else:
-            zone, ansi = evaluator.session_of()
-        definition = Definition(name, sql, zone, ansi)
-        evaluator.check(definition)
-        definitions.append(definition)
+            definition = Definition(name, sql, *evaluator.session_of())
+        definitions.append(_as_given(definition, conf))
+        evaluator.check(definitions[-1])
     return definitions
 
 
-def _is_spark_of(known: Sidecar) -> bool:
-    """Whether the Spark that is installed computed all fields, as far as can be told before it is started."""
-    if "SPARK_HOME" in os.environ or not known.fields:
-        return True
-    try:
-        installed = version("pyspark")
-    except PackageNotFoundError:
-        return True
-    return all(claim.spark == installed for claim in known.fields.values())
+def _as_given(definition: Definition, conf: Mapping[str, str]) -> Definition:
+    """A definition with the zone and the mode that a caller gives, which count for a session that is there, too."""
+    zone, ansi = conf.get(ZONE, definition.session_zone), conf.get(ANSI, str(definition.ansi))
+    return replace(definition, session_zone=zone, ansi=ansi.lower() == "true")
+
+
+def is_computed_so(known: Sidecar, conf: Mapping[str, str]) -> bool:
+    """Whether all fields were computed as they would be now, as far as can be told before Spark is started."""
+    noted = [Definition.noted(name, claim) for name, claim in known.fields.items()]
+    if any(_as_given(definition, conf) != definition for definition in noted):
+        return False
+    there = _spark_there()
+    return there is None or all(claim.spark == there for claim in known.fields.values())
+
+
+def _spark_there() -> str | None:
+    """The version of the Spark that would be started; None if there is none."""
+    home = os.environ.get("SPARK_HOME")
+    if home is None:
+        try:
+            return version("pyspark")
+        except PackageNotFoundError:
+            return None
+    core = next(Path(home, "jars").glob("spark-core_*.jar"), Path("unknown"))
+    return core.stem.partition("-core_")[2].partition("-")[2]
 
 
 def sidecar_of_job(folder: Path, options: JobOptions) -> Path:
