@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,9 +18,11 @@ import pytest
 
 import whence
 from tests.golden import GoldenStore
+from tests.reference import COMPRESSED
 from tests.spark.outside import STEERED, STEERED_VALUE, given_outside
 from tests.spark.processes import AT_ONCE_S, starting
 from tests.spark.stores import foreign_store
+from tests.store_maker import make_store, message
 from whence.cli.commands import main
 from whence.door import build_store, export_store
 from whence.errors import StoreError, UsageError
@@ -77,6 +80,22 @@ def test_where_tells_damage_as_a_scan_does(spark, golden: Callable[[str], Golden
     asked = export_store(damaged, tmp_path / "asked", where="queue >= 0")
     assert asked.receipt.damage == plain.receipt.damage and asked.receipt.damage
     assert (asked.receipt.complete, asked.messages) == (plain.receipt.complete, plain.messages)
+
+
+def test_where_tells_the_bodies_that_it_could_not_look_into_as_fields_do(spark, tmp_path):
+    bodies = [b"other" if number == 3 else zlib.compress(b"body") for number in range(6)]
+    made = make_store(tmp_path / "store", [message(keys="k", body=body, sys_flag=COMPRESSED) for body in bodies])
+    is_body = "cast(body as string) = 'body'"
+    for number, (sql, question, count) in enumerate(
+        [(is_body, {}, 5), (f"not ({is_body})", {}, 0), (f"not ({is_body})", {"key": "k"}, 0)]
+    ):
+        exported = export_store(made.folder, tmp_path / str(number), where=sql, question=question)
+        (damage,) = exported.receipt.damage
+        assert (damage.kind, damage.position) == ("bad_body", made.records[3].physical_offset)
+        assert (exported.messages, exported.receipt.complete, exported.is_healthy) == (count, False, False)
+    exported = export_store(made.folder, tmp_path / "out", where="body_size > 0")
+    assert (exported.messages, exported.receipt.complete, exported.receipt.damage) == (6, True, [])
+    assert build_store(made.folder, fields={"body": "body"}).damage == (damage,)
 
 
 def test_where_that_is_no_answer_or_fails_is_told_in_a_line(spark, store, tmp_path):

@@ -54,7 +54,7 @@ from whence.pipeline.runner import Runner, Watcher
 from whence.pipeline.session import open_session
 from whence.pipeline.stream_plan import StreamPlan
 from whence.pipeline.task_runner import CountedRunner, TaskRunner
-from whence.store.damage import Damage
+from whence.store.damage import Damage, DamageKind
 from whence.store.message_store import MessageStore
 
 if TYPE_CHECKING:
@@ -234,14 +234,18 @@ class Export:
         row_filter = RowFilter.of(self._question)
         receipt, parts = self._found() if self._is_lookup else self._all()
         size = sum(part.size for part in parts if part.offsets is None)
+        is_decided = True
         if self._options.where is not None:
             folder = self._work / "where"
             self._disk.make_folder(folder)
             parts, damage = self._tools.where(parts, row_filter, self._options.where, folder)
-            receipt.damage += damage
+            receipt.damage = list(dict.fromkeys(receipt.damage + damage))
+            # Of a body that cannot be read nobody knows whether the expression is true.
+            is_decided = all(each.kind is not DamageKind.BAD_BODY for each in damage)
         done = self._make(parts, row_filter)
         if not self._is_lookup:
             self._finish(receipt, done, size)
+        receipt.complete &= is_decided
         files = self._place([file for part in done for file in part.files])
         return Exported(
             target=self._options.target,

@@ -27,7 +27,7 @@ from whence.pipeline.runner import Done, Runner
 from whence.pipeline.tasks import own_name
 from whence.store.damage import Damage, DamageKind
 from whence.store.log_file import LogFile, PlainBudget
-from whence.store.message_columns import COLUMNS, DAMAGE, MessageColumns
+from whence.store.message_columns import BODY_DAMAGE_MAX, COLUMNS, DAMAGE, MessageColumns, bad_bodies
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -103,17 +103,21 @@ class _Reader:
         names = (OFFSET, *(name for name in self.columns if name != OFFSET))
         columns = MessageColumns((*names, DAMAGE))
         count = 0
+        bad: list[Damage] = []
         with MappedFile(Path(part.path)) as mapped:
             rows = PartRows(part, LogFile(mapped, part.base, PlainBudget()), self.filter)
             for some in rows:
+                done = 0
                 for batch in columns.batches(rows.data, part.base, some):
+                    bad += bad_bodies(part.path, part.base, some[done:], batch)
+                    done += len(batch)
                     numbers = np.full(len(batch), number, np.int32)
                     first = pa.Array.from_buffers(pa.int32(), len(batch), [None, pa.py_buffer(numbers)])
                     arrays = [first, *(batch.column(name) for name in names)]
                     count += len(batch)
                     yield pa.RecordBatch.from_arrays(arrays, [PART, *names])
-        if rows.damage:
-            told = json.dumps([asdict(damage) for damage in rows.damage]).encode()
+        if damage := rows.damage + bad[:BODY_DAMAGE_MAX]:
+            told = json.dumps([asdict(each) for each in damage]).encode()
             Disk().replace(Path(self.work, f"{number:08d}.damage"), told)
         assert self.done is not None
         self.done.add(Done(1, part.size, count))

@@ -30,10 +30,10 @@ from whence.pipeline.expressions import quiet_queries, reason_of
 from whence.pipeline.field_sql import CheckedSql, check_sql
 from whence.pipeline.runner import Done, Runner
 from whence.pipeline.tasks import own_name
-from whence.store.damage import Damage, DamageKind
+from whence.store.damage import Damage
 from whence.store.field_claim import FieldClaim
 from whence.store.field_spill import FieldSpill, Texts
-from whence.store.message_columns import COLUMNS, DAMAGE, MessageColumns, text_array
+from whence.store.message_columns import BODY_DAMAGE_MAX, COLUMNS, DAMAGE, MessageColumns, bad_bodies, text_array
 from whence.store.spill import Spilled, Stretch
 from whence.store.stretch_rows import StretchRows, stretch_rows
 
@@ -47,7 +47,6 @@ PACKED_MAX = 64  # of them in one row; fewer, if they are large
 PACKED_SIZE = 1 << 20  # bytes
 PACKED = "packed_"  # before the name of a column of such rows: no expression can take it for that of a message
 BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
-BODY_DAMAGE_MAX = 100  # bodies that cannot be read, of one stretch
 _LATER = 1 << 32  # errors that come of others are told only if there are none
 
 
@@ -300,7 +299,7 @@ class _Read:
         """Messages with bodies that cannot be decompressed: that is no reason to stop, they are NULL, and told."""
         done = 0
         for batch in MessageColumns((*self.names, DAMAGE)).batches(data, stretch.base, rows):
-            found += _bad_bodies(stretch, rows[done:], batch.column(DAMAGE))
+            found += bad_bodies(stretch.path, stretch.base, rows[done:], batch)
             yield batch.select(list(self.names))
             done += batch.num_rows
 
@@ -330,12 +329,6 @@ def _packed(batch: Any) -> Any:
         for column in batch.columns
     ]
     return pa.RecordBatch.from_arrays(columns, names=[f"{PACKED}{name}" for name in batch.schema.names])
-
-
-def _bad_bodies(stretch: Stretch, rows: NDArray[np.void], column: Any) -> Iterator[Damage]:
-    for number in np.flatnonzero(_valid(column)).tolist():
-        position = int(rows["physical_offset"][number]) - stretch.base
-        yield Damage(stretch.path, position, DamageKind.BAD_BODY, str(column[number].as_py()))
 
 
 def _partition() -> int:

@@ -16,6 +16,7 @@ import numpy as np
 
 from whence.errors import CorruptError, FormatError, UsageError
 from whence.formats.rocketmq.sys_flag import SysFlag
+from whence.store.damage import Damage, DamageKind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,6 +50,7 @@ KEY = "key"  # one of the keys of a message: then there is a row for each
 DAMAGE = "damage"  # why a body could not be decompressed, which is an error otherwise
 TYPES = {KEY: "string", **COLUMNS, DAMAGE: "string"}
 
+BODY_DAMAGE_MAX = 100  # bodies that cannot be decompressed, told by one task
 ROWS_MAX = 16_384  # in one batch, and bytes: a larger message or expanded body has a batch for itself
 BYTES_MAX = 16 * 1048576
 
@@ -193,6 +195,16 @@ class MessageColumns:
         if "body" not in self.names and parts.heads is not None:
             sizes -= parts.heads[_BODY_SIZE, start : start + ROWS_MAX]
         return start + max(1, int(np.searchsorted(np.cumsum(sizes), BYTES_MAX, "right")))
+
+
+def bad_bodies(path: str, base_offset: int, rows: NDArray[np.void], batch: Any) -> Iterator[Damage]:
+    """What a column ``damage`` tells of the rows (SCANNED) of a batch, which are of one log file."""
+    column = batch.column(DAMAGE)
+    if column.null_count == len(column):
+        return
+    for number in np.flatnonzero(column.is_valid()).tolist():
+        position = int(rows["physical_offset"][number]) - base_offset
+        yield Damage(path, position, DamageKind.BAD_BODY, str(column[number].as_py()))
 
 
 class _Parts(NamedTuple):
