@@ -10,6 +10,7 @@ from whence.files.folder import (
     SETTLED_NS,
     FolderWatch,
     OwnFile,
+    entries_below,
     files_in,
     folders_in,
     is_folder,
@@ -132,3 +133,12 @@ def test_what_a_link_leads_to_is_not_a_folders_own(tmp_path):
 def test_a_folder_that_is_not_there_has_nothing_of_its_own(tmp_path, look):
     with pytest.raises(NotFoundError, match="no such folder"):
         look(tmp_path / "nowhere")
+
+
+def test_entries_below_a_folder_are_those_at_any_depth_and_not_behind_links(tmp_path):
+    (tmp_path / "a" / "b" / "c").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    assert sorted(path for path, _ in entries_below(tmp_path)) == ["a", "a/b", "a/b/c", "a/b/file", "link"]
+    with pytest.raises(NotFoundError):
+        next(entries_below(tmp_path / "gone"))
