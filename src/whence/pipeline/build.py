@@ -64,7 +64,8 @@ from whence.store.field_claim import FieldClaim
 from whence.store.index_file import Shape
 from whence.store.log_scan import LogScan
 from whence.store.message_store import Dialect
-from whence.store.queue_files import queues_size
+from whence.store.queue_ends import queue_ends
+from whence.store.queue_files import queue_folders, queues_size
 from whence.store.sidecar import Mark, Sidecar, indexed_stretches, join_indexed
 from whence.store.spill import NOWHERE, SPILLED_ITEM, SPILLED_MESSAGE, Recipe, Spilled, machine_id, read_spilled
 
@@ -467,7 +468,7 @@ class Build:
         self._rename([each for each in renames if each[1] in longer])
         without_folder = sorted({topic for each in taken for topic in each.without_folder})
         kept = {target for _, target in renames}
-        self._remove_others(kept | {root / "index" / name for name in before})
+        self._remove_others(kept | {root / "index" / name for name in before}, taken)
         size = queues_size(root) if Kind.QUEUES in self._settings.kinds else 0
         sidecar = self._claim(taken, names, newest, without_folder, size)
         sidecar.write(self._place.sidecar, self._disk)
@@ -560,7 +561,7 @@ class Build:
                 self._disk.move(path, target)
         self._disk.flush_folders(folders)
 
-    def _remove_others(self, kept: set[Path]) -> None:
+    def _remove_others(self, kept: set[Path], taken: Sequence[Spilled]) -> None:
         """Remove what other builds left: of the index, and of all else if it was built anew from the first record."""
         root, kinds = self._place.root, self._settings.kinds
         for name in _names_in(root / "index") if Kind.INDEX in kinds else ():
@@ -568,14 +569,27 @@ class Build:
                 self._disk.remove(root / "index" / name)
         if self._known is not None:
             return
-        for folder in QUEUE_FOLDERS if Kind.QUEUES in kinds else ():
-            for path in (root / folder).glob("*/*/*"):
-                if _is_published_name(path.name) and path not in kept:
-                    self._disk.remove(path)
+        if Kind.QUEUES in kinds:
+            self._remove_other_queues(kept, taken)
         times = self._place.sidecar / "times"
         for name in _names_in(times):
             if is_digits(name) and times / name not in kept:
                 self._disk.remove(times / name)
+
+    def _remove_other_queues(self, kept: set[Path], taken: Sequence[Spilled]) -> None:
+        """Of queues: but in a store itself, what tells where one goes on whose messages the log has no more."""
+        root, built = self._place.root, {path.parent for path in kept}
+        end = taken[-1].end_offset if taken else self._from
+        holes = (hole for spilled in taken for hole in spilled.holes)
+        ends = queue_ends(self._log, end, holes, self._settings.queue_file_size)
+        for folder, entry in queue_folders(root):
+            idle = ends.of(folder, entry) if self._place.in_place and folder not in built else None
+            if idle is not None and idle.data is not None:
+                self._disk.replace(idle.path, idle.data)
+            for name in _names_in(folder):
+                path = folder / name
+                if _is_published_name(name) and path not in kept and (idle is None or path != idle.path):
+                    self._disk.remove(path)
 
 
 def goes_on(log: CommitLog, place: BuildPlace, settings: BuildSettings, known: Sidecar | None) -> bool:

@@ -19,6 +19,7 @@ from whence.files.disk import Disk
 from whence.files.folder import digit_names, is_file, is_folder
 from whence.files.names import index_name
 from whence.formats.rocketmq.checkpoint import Checkpoint, encode_checkpoint
+from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY
 from whence.formats.rocketmq.index_file import NO_HEADER
 from whence.pipeline.build import QUEUE_FOLDERS, TIMES_A_TASK
 from whence.pipeline.index_parts import IndexPart, read_ends
@@ -44,6 +45,7 @@ from whence.store.commit_log import CommitLog
 from whence.store.findings import Finding
 from whence.store.index_check import IndexFindings
 from whence.store.message_store import Dialect, read_checkpoint
+from whence.store.queue_ends import QueueEnd, queue_ends
 from whence.store.queue_files import queues_size
 from whence.store.sidecar import NAME as SIDECAR_NAME
 from whence.store.sidecar import indexed_stretches
@@ -197,13 +199,18 @@ class Repair:
         ]
         rebuilt = self._runner.map("rebuild queues", rebuild_queues_task, tasks)
         folders = dict(zip(wanted, (Path(each.folder) for each in rebuilt), strict=True))
+        ends = queue_ends(self._log, found.judged_to, found.holes, file_size)
         for each in found.damaged_queues:
             is_batch = each.topic in self._settings.batch_topics
             place = Path(QUEUE_FOLDERS[is_batch], each.topic, str(each.queue))
             source = folders[group_of(each.topic, each.queue, found.groups)] / place
             all_damaged = not self._place.is_exact or each.found.unlisted_count > 0
             damaged = {finding.path.name for finding in each.found.listed}
-            self._put_queue(source, self._place.root / place, None if all_damaged else damaged)
+            target = self._place.root / place
+            if is_folder(source) or self._place.is_sidecar:
+                self._put_queue(source, target, None if all_damaged else damaged)
+            else:
+                self._keep_end(target, ends.of(target, BATCH_ENTRY if is_batch else ENTRY))
 
     def _put_queue(self, source: Path, target: Path, damaged: set[str] | None) -> None:
         """Put the files of a queue into their places; those that were healthy stay. ``damaged`` None: any may be."""
@@ -220,6 +227,17 @@ class Repair:
                 self._remove(target / name)
         if is_folder(target):
             self._disk.flush_folder(target)
+
+    def _keep_end(self, folder: Path, end: QueueEnd | None) -> None:
+        """Of a queue of which the log has no message nothing stays but what tells the store where it goes on."""
+        if end is not None and end.data is not None:
+            aside = self._work / own_name("end")
+            self._disk.replace(aside, end.data)
+            self._put(aside, end.path)
+        for name in digit_names(folder):
+            if end is None or name != end.path.name:
+                self._remove(folder / name)
+        self._disk.flush_folder(folder)
 
     # -- what lies in the sidecar alone ----------------------------------------------------------------------------
 
