@@ -319,6 +319,20 @@ def test_a_dry_run_tells_and_changes_nothing(built):
     assert files_of(sidecar) == before
 
 
+@pytest.mark.parametrize("place", [".", "sub", "commitlog"])
+def test_a_sidecar_in_the_store_is_refused_before_anything_is_written(golden, tmp_path, place):
+    """Beside it, in a store of another's, not even a lock is left."""
+    store = copy_of(golden("v5-clean"), tmp_path)
+    files_in(store, "index")[0].unlink()
+    before = sorted(store.rglob("*"))
+    with pytest.raises(UsageError, match="lies in the store"):
+        verify_indexes(store, JobOptions(out=store / place))
+    for options in ({}, {"in_place": True}, {"dry_run": True}):
+        with pytest.raises(UsageError, match="lies in the store"):
+            repair(store, out=store / place, **options)
+    assert sorted(store.rglob("*")) == before
+
+
 # -- a log that grows and expires
 
 

@@ -19,7 +19,6 @@ from whence.errors import CorruptError, FormatError, LockedError, NotFoundError,
 from whence.files.disk import Disk
 from whence.files.folder import digit_names, is_file, is_folder
 from whence.files.lock import lock_holder
-from whence.files.names import sidecar_of
 from whence.files.plain_file import PlainFile
 from whence.formats.rocketmq.index_file import HEADER_SIZE, IndexHeader, decode_header
 from whence.pipeline.build import QUEUE_FOLDERS
@@ -34,6 +33,7 @@ from whence.pipeline.jobs import (
     locked,
     made_like,
     settled,
+    sidecar_of_job,
 )
 from whence.pipeline.repair import Mended, Repair, Repaired
 from whence.pipeline.runner import Runner, Watcher
@@ -72,7 +72,7 @@ class RepairOptions(JobOptions):
 
 def verify_indexes(folder: Path, options: JobOptions, watcher: Watcher | None = None) -> Verified:
     """Hold log and indexes of the store in ``folder`` against each other; nothing of it is changed."""
-    sidecar = options.out or sidecar_of(folder)
+    sidecar = sidecar_of_job(folder, options)
     with ExitStack() as stack:
         _refuse_growing(sidecar)
         judged = Judged(stack, folder, sidecar, options)
@@ -100,7 +100,7 @@ def _refuse_growing(sidecar: Path) -> None:
 
 def repair_indexes(folder: Path, options: RepairOptions, watcher: Watcher | None = None) -> Repaired:
     """Mend what a verify finds, as far as that can be done."""
-    sidecar = options.out or sidecar_of(folder)
+    sidecar = sidecar_of_job(folder, options)
     ownership = read_ownership(folder)
     changes_store = options.in_place or ownership is not None
     if options.cut_tail and not changes_store:
