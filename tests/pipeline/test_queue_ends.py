@@ -8,9 +8,11 @@ import pytest
 import whence
 from tests.pipeline.test_repair import changed, files_in, repair, verify, without_spark
 from tests.pipeline.test_verify import files_of
+from tests.reference import i32, i64
 from tests.store_maker import FILE_SIZE, make_store, message
 from whence.pipeline.jobs import BuildOptions, build_indexes
 from whence.store.queue_files import queue_folders, queue_tail
+from whence.store.sidecar import read_sidecar
 
 __all__ = ["without_spark"]
 
@@ -19,7 +21,7 @@ MESSAGES = [
     message(
         topic="Idle" if number < IDLE_COUNT else ["Busy", "Fading"][number < 40 and number % 2], keys=f"k{number}"
     )
-    for number in range(200)
+    for number in range(195)
 ]
 """With the first files of their log the messages of Idle expire, and some of Fading."""
 
@@ -111,6 +113,44 @@ def test_the_next_message_of_a_queue_follows_on_those_that_have_expired(tmp_path
     assert repair(store).is_healthy
     assert next_offset(store, "Idle") == IDLE_COUNT
     assert verify(store).damage == []
+
+
+def test_where_only_the_index_is_lost_a_repair_leaves_the_queues_as_they_are(expired):
+    before = files_of(expired / "consumequeue")
+    shutil.rmtree(expired / "index")
+    assert not verify(expired).is_healthy
+    assert repair(expired, in_place=True).is_healthy
+    assert files_of(expired / "consumequeue") == before
+    assert verify(expired).damage == []
+    if not (expired / "whence.json").exists():  # a repair says nothing of a broker's queues, and a build makes them
+        claim = read_sidecar(expired.with_name("store.whence"))
+        assert claim is not None
+        assert not claim.has_queues
+        build_indexes(expired, BuildOptions(in_place=True))
+        claim = read_sidecar(expired.with_name("store.whence"))
+        assert claim is not None
+        assert claim.has_queues
+        assert verify(expired).damage == []
+
+
+def test_what_brokers_do_to_queues_is_no_damage_after_a_repair_of_the_index(tmp_path):
+    store = make_store(tmp_path / "store", MESSAGES).folder
+    behind = i64(1 << 40) + i32(90) + i64(0)
+    changed("consumequeue/Busy", -1, lambda data: data[:100] + behind + data[120:])(store)
+    assert verify(store).damage == []  # as after a crash: an entry that leads behind the end of the log
+    shutil.rmtree(store / "index")
+    assert repair(store, in_place=True).is_healthy
+    assert verify(store).damage == []
+
+
+def test_a_queue_is_mended_beside_an_index_that_is_lost(expired):
+    before = ends(expired)
+    shutil.rmtree(expired / "index")
+    for topic in ("Idle", "Busy"):
+        changed(f"consumequeue/{topic}", -1, DAMAGES["an entry leads elsewhere"])(expired)
+    assert repair(expired, in_place=True).is_healthy
+    assert ends(expired) == before
+    assert verify(expired).damage == []
 
 
 def test_a_queue_whose_messages_cannot_be_read_goes_on_where_it_ended(tmp_path):

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.store_maker import make_store, message
 from whence.errors import LockedError, StoreError, UsageError
 from whence.files.disk import Disk
 from whence.files.lock import StoreLock
+from whence.formats.rocketmq.checkpoint import decode_checkpoint, encode_checkpoint
 from whence.pipeline import jobs, verify_jobs
 from whence.pipeline.jobs import BuildOptions, JobOptions, build_indexes
 from whence.pipeline.repair import Repaired
@@ -69,6 +71,8 @@ def flip(path: Path, position: int, bits: int = 0x10) -> None:
 
 
 def files_in(folder: Path, kind: str) -> list[Path]:
+    if (folder / kind).is_file():
+        return [folder / kind]
     return sorted(path for path in (folder / kind).rglob("*") if path.is_file())
 
 
@@ -458,6 +462,24 @@ def test_a_brokers_store_is_healthy_once_it_is_mended(golden, tmp_path, name):
     assert is_crashed or verify(store).damage == []
 
 
+@pytest.mark.parametrize("is_indexed", [True, False])
+def test_a_checkpoint_is_mended_whatever_becomes_of_the_index(golden, tmp_path, is_indexed):
+    store = copy_of(golden("v5-clean"), tmp_path)
+    changed("checkpoint", 0, ahead_of_the_log)(store)
+    if not is_indexed:
+        all_deleted("index")(store)
+    shutil.copytree(store, tmp_path / "copy" / "store")
+    assert repair(store, in_place=True).is_healthy
+    assert verify(store).damage == []
+    store = tmp_path / "copy" / "store"
+    assert {finding.kind for finding in repair(store).left} == {"wrong_checkpoint"}
+
+
+def ahead_of_the_log(data: bytes) -> bytes:
+    times = dict.fromkeys(("log_timestamp_ms", "queue_timestamp_ms", "index_timestamp_ms"), 1 << 42)
+    return encode_checkpoint(replace(decode_checkpoint(data), **times)).ljust(len(data), b"\0")
+
+
 def test_a_hole_of_a_brokers_index_is_filled_with_what_a_broker_would_have_put(golden, tmp_path):
     store = copy_of(golden("v5-recovered-b"), tmp_path)
     repair(store, in_place=True)
@@ -629,12 +651,13 @@ def test_a_repair_may_be_killed_at_any_step(built, monkeypatch):
 def damage_anything(root: Path, kinds: list[str], chosen: random.Random) -> None:
     """Change bytes, lose pages, cut, lengthen, delete, rename and mix up files."""
     for _ in range(chosen.choice([1, 1, 2, 5, 20])):
-        files = files_in(root, chosen.choice(kinds))
+        kind = chosen.choice(kinds)
+        files = files_in(root, kind)
         if not files:
             continue
         path = chosen.choice(files)
         data = bytearray(path.read_bytes())
-        what = chosen.random()
+        what = chosen.random() * (0.7 if kind == "checkpoint" else 1)  # it is one file, of any size
         if what < 0.6 and data:
             for _ in range(chosen.choice([1, 1, 3, 30])):
                 data[chosen.randrange(len(data))] = chosen.randrange(256)
@@ -676,9 +699,10 @@ def mend_anything(golden: Callable[[str], GoldenStore], folder: Path, seed: int)
     store = copy_of(golden(chosen.choice(["v5-direct", "v53-clean", "v5-clean"])), folder)
     in_place = chosen.random() < 0.5
     fresh: dict[str, bytes] = {}
-    root, kinds = store, ["index", "index", "consumequeue"]
+    root, kinds = store, ["index", "index", "consumequeue", "checkpoint"]
     if not in_place:
         build(store)
+        kinds.remove("checkpoint")
         root = store.with_name("store.whence")
         kinds.append("times")
         fresh = built_files(root)

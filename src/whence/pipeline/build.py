@@ -469,8 +469,9 @@ class Build:
         without_folder = sorted({topic for each in taken for topic in each.without_folder})
         kept = {target for _, target in renames}
         self._remove_others(kept | {root / "index" / name for name in before}, taken)
-        size = queues_size(root) if Kind.QUEUES in self._settings.kinds else 0
-        sidecar = self._claim(taken, names, newest, without_folder, size)
+        kinds = self._settings.kinds
+        size = queues_size(root) if Kind.INDEX in kinds else 0
+        sidecar = self._claim(taken, names, newest, without_folder, size if Kind.QUEUES in kinds else 0)
         sidecar.write(self._place.sidecar, self._disk)
         skipped = len(before) - sum(1 for name in before if root / "index" / name in kept)
         return Built(
@@ -614,8 +615,8 @@ def goes_on(log: CommitLog, place: BuildPlace, settings: BuildSettings, known: S
         return False
     if paths and header_of(paths[-1]) != known.newest_header:
         return False
-    if Kind.QUEUES in settings.kinds and queues_size(place.root) < known.queues_size:
-        return False  # one is gone, or is not as it was
+    if Kind.QUEUES in settings.kinds and (not known.has_queues or queues_size(place.root) < known.queues_size):
+        return False  # they are a broker's, or one is gone, or is not as it was
     if known.last_record_offset < log.begin_offset:
         return True
     base = log.base_of(known.last_record_offset)

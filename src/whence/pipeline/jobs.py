@@ -62,12 +62,14 @@ class BuildOptions(JobOptions):
     """``in_place``: into the store itself. ``rebuild``: all anew. ``with_sums``: tell each file's SHA-256.
 
     ``fields``: expressions of fields, by name, beside those that the sidecar knows; an empty one drops a field.
+    ``kinds``: of files; None for what a store lacks that is whence's own or a broker's.
     """
 
     in_place: bool = False
     rebuild: bool = False
     with_sums: bool = False
     fields: Mapping[str, str] = field(default_factory=dict)
+    kinds: tuple[Kind, ...] | None = None
 
 
 def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None = None) -> Built:
@@ -238,7 +240,7 @@ def _settings(
         rebuild=options.rebuild,
         with_sums=options.with_sums,
         # A store of whence's own is indexed when it is closed: only what is not RocketMQ's is missing.
-        kinds=(Kind.TIMES,) if ownership is not None and not options.rebuild else ALL_KINDS,
+        kinds=options.kinds or ((Kind.TIMES,) if ownership is not None and not options.rebuild else ALL_KINDS),
     )
 
 

@@ -204,7 +204,7 @@ class Repair:
             is_batch = each.topic in self._settings.batch_topics
             place = Path(QUEUE_FOLDERS[is_batch], each.topic, str(each.queue))
             source = folders[group_of(each.topic, each.queue, found.groups)] / place
-            all_damaged = not self._place.is_exact or each.found.unlisted_count > 0
+            all_damaged = not self._place.has_exact_queues or each.found.unlisted_count > 0
             damaged = {finding.path.name for finding in each.found.listed}
             target = self._place.root / place
             if is_folder(source) or self._place.is_sidecar:
@@ -274,7 +274,8 @@ class Repair:
             is_whole = [first for first, _ in claim.indexed[:1]] == [self._log.begin_offset]
             # Nobody can tell any more which topics were in what has expired.
             topics = found.without_folder if is_whole else claim.other_topics
-            claim = replace(claim, queues_size=queues_size(place.root), other_topics=topics)
+            size = queues_size(place.root) if place.has_exact_queues else 0
+            claim = replace(claim, queues_size=size, other_topics=topics)
         if claim != place.claim:
             claim.write(place.sidecar, self._disk)
             self._mended.append(Mended(str(place.sidecar / SIDECAR_NAME), "written"))

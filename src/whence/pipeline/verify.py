@@ -81,7 +81,8 @@ class VerifyPlace:
 
     ``names``: index files that should be there; None for those that are. ``indexed_to``: up to where index and
     queues should know the log; None for all of it. ``claim``: what sidecar.json says, if it is of this log.
-    ``is_exact``: whence made index and queues. ``is_live``: a writer is at work in ``root``, or was killed there.
+    ``is_exact``: whence made index and queues; but with ``has_brokers_queues`` these are a broker's. ``is_live``: a
+    writer is at work in ``root``, or was killed there.
     """
 
     store: Path
@@ -92,6 +93,12 @@ class VerifyPlace:
     claim: Sidecar | None = None
     is_exact: bool = False
     is_live: bool = False
+    has_brokers_queues: bool = False
+
+    @property
+    def has_exact_queues(self) -> bool:
+        """Whether whence made the queues."""
+        return self.is_exact and not self.has_brokers_queues
 
     @property
     def is_sidecar(self) -> bool:
@@ -336,7 +343,7 @@ class Verify:
                 begin_offset=self._log.begin_offset,
                 end_offset=found.judged_to,
                 is_live=place.is_live,
-                is_exact=place.is_exact and not place.is_live,
+                is_exact=place.has_exact_queues and not place.is_live,
             )
             for group in range(self._groups)
         ]
@@ -393,7 +400,7 @@ class Verify:
             self._claim_finding(found, path, FindingKind.WRONG_CLAIM, what, REPAIR_CLAIM)
         if place.is_exact and place.indexed_to is not None and claim.indexed and begin == claim.indexed[0][0]:
             size = queues_size(place.root)
-            if size != claim.queues_size and not found.damaged_queues:
+            if size != claim.queues_size and place.has_exact_queues and not found.damaged_queues:
                 what = f"the queues have {size} bytes, not {claim.queues_size}"
                 self._claim_finding(found, path, FindingKind.WRONG_CLAIM, what, REPAIR_CLAIM)
             if found.without_folder != claim.other_topics:

@@ -21,7 +21,7 @@ from whence.files.folder import digit_names, is_file, is_folder
 from whence.files.lock import lock_holder
 from whence.files.plain_file import PlainFile
 from whence.formats.rocketmq.index_file import HEADER_SIZE, IndexHeader, decode_header
-from whence.pipeline.build import QUEUE_FOLDERS
+from whence.pipeline.build import ALL_KINDS, QUEUE_FOLDERS
 from whence.pipeline.field_evaluation import Evaluator
 from whence.pipeline.field_repair import FieldRepair
 from whence.pipeline.index_parts import read_ends
@@ -39,6 +39,7 @@ from whence.pipeline.repair import Mended, Repair, Repaired
 from whence.pipeline.runner import Runner, Watcher
 from whence.pipeline.seen import MadeLike, believed
 from whence.pipeline.session import open_session
+from whence.pipeline.tasks import Kind
 from whence.pipeline.verify import Verified, Verify, VerifyPlace, VerifySettings, work_folder
 from whence.store.commit_log import CommitLog
 from whence.store.findings import Finding, FindingKind
@@ -136,16 +137,17 @@ def repair_indexes(folder: Path, options: RepairOptions, watcher: Watcher | None
                 repaired.mended += judged.cut_tail(found, disk)
                 repaired.left = [finding for finding in found.log_damage if finding.kind not in TAIL]
             is_built_anew = judged.is_built_anew(found)
-            if judged.is_mendable and not is_built_anew:
+            if judged.is_store_mended or (judged.is_mendable and not is_built_anew):
                 repaired.mended += judged.mend(found, runner, work, disk)
-            elif not is_built_anew:
+            else:
                 repaired.left += found.checkpoint_findings
             if not is_built_anew:
                 mended, left = judged.mend_fields(found, evaluator, runner, disk)
                 repaired.mended += mended
                 repaired.left += left
         if is_built_anew:
-            repaired.mended += _build_anew(folder, options, found, watcher, in_place=judged.is_built_in_place)
+            kinds = judged.built_kinds(found)
+            repaired.mended += _build_anew(folder, options, found, kinds, watcher, in_place=judged.is_store_mended)
         return repaired
 
 
@@ -158,7 +160,13 @@ def _has_fields(sidecar: Path) -> bool:
 
 
 def _build_anew(
-    folder: Path, options: RepairOptions, found: Verified, watcher: Watcher | None, *, in_place: bool
+    folder: Path,
+    options: RepairOptions,
+    found: Verified,
+    kinds: tuple[Kind, ...],
+    watcher: Watcher | None,
+    *,
+    in_place: bool,
 ) -> list[Mended]:
     built = build_indexes(
         folder,
@@ -166,6 +174,7 @@ def _build_anew(
             out=options.out,
             in_place=in_place,
             rebuild=True,
+            kinds=kinds,
             shape=options.shape,
             dialect=options.dialect or found.dialect,
             jobs=options.jobs,
@@ -211,9 +220,11 @@ class Judged:
             known, newest = claim.index_names, claim.newest_header
         if is_live or newest is None or not _is_as_left(folder / "index", known, newest):
             return place
-        indexed_to = None if self._ownership is not None or claim is None else claim.indexed_to
         names = self._without_expired(known, folder / "index")
-        return replace(place, names=names, indexed_to=indexed_to, is_exact=True)
+        place = replace(place, names=names, is_exact=True)
+        if self._ownership is not None or claim is None:
+            return place
+        return replace(place, indexed_to=claim.indexed_to, has_brokers_queues=not claim.has_queues)
 
     def _believed(self, sidecar: Path) -> Sidecar | None:
         """What sidecar.json says, if it is of this log. What is wrong with it otherwise is noted."""
@@ -294,15 +305,21 @@ class Judged:
         return self._place.is_sidecar or self._ownership is not None or self._in_place
 
     @property
-    def is_built_in_place(self) -> bool:
-        """Whether a build anew goes into the store."""
-        return self._in_place and self._problem is None
+    def is_store_mended(self) -> bool:
+        """Whether the store's own files are mended: what can be file by file, though a build makes what is left."""
+        is_believed = self._ownership is not None or self._problem is None
+        return self.is_mendable and is_believed and not self._place.is_sidecar
+
+    def built_kinds(self, found: Verified) -> tuple[Kind, ...]:
+        """What a build anew makes: all of a sidecar; of a store what is not mended file by file."""
+        if not self.is_store_mended:
+            return ALL_KINDS
+        return (Kind.INDEX, Kind.TIMES) if _lacks_index(found) else (Kind.TIMES,)
 
     def is_built_anew(self, found: Verified) -> bool:
         """Whether a build is what mends it: nothing there can be believed, or what is there is not ours to change."""
-        has_index = bool(found.parts) or not found.index[FindingKind.MISSING]
         is_noted = all(each.kind is not FindingKind.UNEXPECTED or _is_times(each) for each in found.claim_findings)
-        is_mended = self.is_mendable and has_index and is_noted
+        is_mended = self.is_mendable and is_noted and not _lacks_index(found)
         return self._problem is not None or (found.is_badly_indexed and not is_mended)
 
     def mend(self, found: Verified, runner: Runner, work: Path, disk: Disk) -> list[Mended]:
@@ -343,6 +360,11 @@ class Judged:
         if damaged:
             cut_tail(self._log, found.to_offset, self._place.sidecar, disk)
         return [Mended(str(finding.path), "cut") for finding in damaged]
+
+
+def _lacks_index(found: Verified) -> bool:
+    """Whether there is nothing of an index, but should be."""
+    return not found.parts and bool(found.index[FindingKind.MISSING])
 
 
 def _is_times(finding: Finding) -> bool:

@@ -20,6 +20,7 @@
     index_files                    names, in order
     newest_index                   header of the last of them
     queues_size                    how many bytes all queues had, by which one sees that none is gone; -1: not known
+                                   (0, if index files alone were built in place: the queues are a broker's)
     in_place                       whether index and queues lie in the store itself
     other_topics                   those that have no queue here, since no folder can have their name
     growing                        whether a follower lets the files grow in place: they may have more than is said
@@ -100,6 +101,11 @@ class Sidecar:
     def indexed_to(self) -> int:
         """Where the log is not indexed any more; 0 if nothing of it is."""
         return self.indexed[-1][1] if self.indexed else 0
+
+    @property
+    def has_queues(self) -> bool:
+        """Whether whence made the queues, too. Where a repair built nothing but the index in place, it did not."""
+        return not self.in_place or self.queues_size != 0
 
     def has_made(self, file: IndexFile, root: Path) -> bool:
         """Whether whence made this index file of ``root``, and nobody else has put more into it."""
