@@ -462,6 +462,44 @@ def test_a_brokers_store_is_healthy_once_it_is_mended(golden, tmp_path, name):
     assert is_crashed or verify(store).damage == []
 
 
+@pytest.mark.parametrize(
+    "also",
+    [
+        lambda sidecar: None,
+        deleted("index", 1),
+        lambda sidecar: _write(sidecar / "sidecar.json", b"garbage"),
+    ],
+    ids=["a healthy sidecar", "a damaged sidecar", "a sidecar that nobody can believe"],
+)
+def test_a_brokers_store_is_mended_in_place_beside(golden, tmp_path, also):
+    store = copy_of(golden("v5-clean"), tmp_path)
+    deleted("index", 0)(store)
+    deleted("consumequeue", 3)(store)
+    repair(store)
+    sidecar = store.with_name("store.whence")
+    built = built_files(sidecar)
+    also(sidecar)
+    planned = repair(store, in_place=True, dry_run=True)
+    repaired = repair(store, in_place=True)
+    assert repaired.is_healthy
+    assert planned.found == repaired.found
+    mended = {Path(each.path).relative_to(store) for each in repaired.mended if store in Path(each.path).parents}
+    assert {path.parts[0] for path in mended} == {"index", "consumequeue"}
+    assert built_files(sidecar) == built
+    assert verify(store).damage == []
+    shutil.rmtree(sidecar)
+    assert verify(store).damage == []
+
+
+def test_an_index_that_is_built_in_place_takes_the_place_of_the_sidecars(golden, tmp_path):
+    store = copy_of(golden("v5-clean"), tmp_path)
+    build(store)
+    all_deleted("index")(store)
+    assert repair(store, in_place=True).is_healthy
+    found = verify(store)
+    assert (found.damage, found.root) == ([], store)
+
+
 @pytest.mark.parametrize("is_indexed", [True, False])
 def test_a_checkpoint_is_mended_whatever_becomes_of_the_index(golden, tmp_path, is_indexed):
     store = copy_of(golden("v5-clean"), tmp_path)
@@ -555,6 +593,18 @@ def test_a_store_of_our_own_is_as_it_was_again(tmp_path, damage):
         assert opened.find(key="key-7", topic="orders").receipt.index_source == "whence"
         opened.append("orders", b"more", keys=["more"])
     assert verify(store).damage == []
+
+
+def test_a_store_of_our_own_is_left_alone_where_only_its_sidecar_cannot_be_believed(tmp_path):
+    store = own(tmp_path)
+    build(store)
+    sidecar = store.with_name("store.whence")
+    files, built = files_of(store), built_files(sidecar)
+    _write(sidecar / "sidecar.json", b"garbage")
+    assert repair(store).is_healthy
+    assert verify(store).damage == []
+    assert files_of(store) == files
+    assert built_files(sidecar) == built
 
 
 def test_a_store_that_is_being_written_is_healthy(tmp_path):

@@ -3,14 +3,15 @@
 judged                                             mended
 the sidecar, if its sidecar.json is of this log    in the sidecar
 a store of whence's own                            in the store
-a broker's store                                   a build into the sidecar; with --in-place, in the store
+a broker's store                                   a build into the sidecar
+with --in-place, a broker's store                  in the store; and then its sidecar, if that is what readers use
 a sidecar that nobody can believe                  a build into the sidecar
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -102,52 +103,21 @@ def _refuse_growing(sidecar: Path) -> None:
 def repair_indexes(folder: Path, options: RepairOptions, watcher: Watcher | None = None) -> Repaired:
     """Mend what a verify finds, as far as that can be done."""
     sidecar = sidecar_of_job(folder, options)
-    ownership = read_ownership(folder)
-    changes_store = options.in_place or ownership is not None
-    if options.cut_tail and not changes_store:
+    is_own = read_ownership(folder) is not None
+    if options.cut_tail and not (options.in_place or is_own):
         raise UsageError(
             f"{folder}: is not a store that whence made, and --cut-tail would change its log; "
             "say --in-place to allow that"
         )
-    if options.dry_run:
-        found = verify_indexes(folder, options, watcher)
-        return Repaired(left=found.damage, found=len(found.damage), dry_run=True)
-    disk = Disk()
+    repaired = Repaired(dry_run=options.dry_run)
     with open_session(options.spark, log_file=options.log_file, moves_rows=_has_fields(sidecar)) as spark:
         runner = Runner(spark, watcher)
-        evaluator = Evaluator(spark, runner)
-        if ownership is not None and is_file(folder / "abort"):
+        if is_own and is_file(folder / "abort") and not options.dry_run:
             # What a kill left undone is done as at any start.
-            own_store(folder, {}, Options(), disk=disk, clock=now_ms).close()
-        with ExitStack() as stack:
-            disk.make_folder(sidecar)
-            stack.enter_context(locked(sidecar / "lock", sidecar))
-            if changes_store:
-                stack.enter_context(locked(folder / "lock", folder))
-            work = stack.enter_context(work_folder(sidecar, is_local=runner.is_local))
-            known = known_sidecar(sidecar)
-            if known is not None and known.growing:
-                log = CommitLog(folder / "commitlog")
-                stack.callback(log.close)
-                settled(folder, log, sidecar, known, disk)
-            judged = Judged(stack, folder, sidecar, options)
-            found = judged.verify(runner, work, evaluator)
-            repaired = Repaired(found=len(found.damage), left=list(found.log_damage))
-            if options.cut_tail:
-                repaired.mended += judged.cut_tail(found, disk)
-                repaired.left = [finding for finding in found.log_damage if finding.kind not in TAIL]
-            is_built_anew = judged.is_built_anew(found)
-            if judged.is_store_mended or (judged.is_mendable and not is_built_anew):
-                repaired.mended += judged.mend(found, runner, work, disk)
-            else:
-                repaired.left += found.checkpoint_findings
-            if not is_built_anew:
-                mended, left = judged.mend_fields(found, evaluator, runner, disk)
-                repaired.mended += mended
-                repaired.left += left
-        if is_built_anew:
-            kinds = judged.built_kinds(found)
-            repaired.mended += _build_anew(folder, options, found, kinds, watcher, in_place=judged.is_store_mended)
+            own_store(folder, {}, Options(), disk=Disk(), clock=now_ms).close()
+        turn = _Turn(folder, sidecar, options, is_own, runner, Evaluator(spark, runner), watcher)
+        if turn.run(repaired):
+            replace(turn, options=replace(options, in_place=False)).run(repaired)
         return repaired
 
 
@@ -159,31 +129,79 @@ def _has_fields(sidecar: Path) -> bool:
     return claim is not None and bool(claim.fields)
 
 
-def _build_anew(
-    folder: Path,
-    options: RepairOptions,
-    found: Verified,
-    kinds: tuple[Kind, ...],
-    watcher: Watcher | None,
-    *,
-    in_place: bool,
-) -> list[Mended]:
-    built = build_indexes(
-        folder,
-        BuildOptions(
-            out=options.out,
-            in_place=in_place,
-            rebuild=True,
-            kinds=kinds,
-            shape=options.shape,
-            dialect=options.dialect or found.dialect,
-            jobs=options.jobs,
-            spark=options.spark,
-            log_file=options.log_file,
-        ),
-        watcher,
-    )
-    return [Mended(file.path, "built") for file in built.files]
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """Some files are verified, and mended. A store that is mended in place may have a sidecar, which is the next."""
+
+    folder: Path
+    sidecar: Path
+    options: RepairOptions
+    is_own: bool
+    runner: Runner
+    evaluator: Evaluator
+    watcher: Watcher | None
+
+    def run(self, repaired: Repaired) -> bool:
+        """Add what is found and mended; whether a sidecar is to have its turn."""
+        disk, options = Disk(), self.options
+        with ExitStack() as stack:
+            if not options.dry_run:
+                self._begin(stack, disk)
+            work = stack.enter_context(work_folder(self.sidecar, is_local=self.runner.is_local))
+            judged = Judged(stack, self.folder, self.sidecar, options)
+            found = judged.verify(self.runner, work, self.evaluator)
+            is_built_anew = judged.is_built_anew(found)
+            told = set(repaired.left)  # damage of the log, in every turn
+            repaired.found += sum(finding not in told for finding in found.damage)
+            if options.dry_run:
+                repaired.left += [finding for finding in found.damage if finding not in told]
+                return judged.leaves_sidecar and not is_built_anew
+            left = list(found.log_damage)
+            if options.cut_tail:
+                repaired.mended += judged.cut_tail(found, disk)
+                left = [finding for finding in left if finding.kind not in TAIL]
+            if judged.is_store_mended or (judged.is_mendable and not is_built_anew):
+                repaired.mended += judged.mend(found, self.runner, work, disk)
+            else:
+                left += found.checkpoint_findings
+            if not is_built_anew:
+                mended, left_in_fields = judged.mend_fields(found, self.evaluator, self.runner, disk)
+                repaired.mended += mended
+                left += left_in_fields
+            repaired.left += [finding for finding in left if finding not in told]
+        if is_built_anew:
+            repaired.mended += self._build_anew(judged, found)
+        return judged.leaves_sidecar and not is_built_anew
+
+    def _begin(self, stack: ExitStack, disk: Disk) -> None:
+        """Take the locks, and do what a killed follower left undone."""
+        disk.make_folder(self.sidecar)
+        stack.enter_context(locked(self.sidecar / "lock", self.sidecar))
+        if self.options.in_place or self.is_own:
+            stack.enter_context(locked(self.folder / "lock", self.folder))
+        known = known_sidecar(self.sidecar)
+        if known is not None and known.growing:
+            with closing(CommitLog(self.folder / "commitlog")) as log:
+                settled(self.folder, log, self.sidecar, known, disk)
+
+    def _build_anew(self, judged: Judged, found: Verified) -> list[Mended]:
+        options = self.options
+        built = build_indexes(
+            self.folder,
+            BuildOptions(
+                out=options.out,
+                in_place=judged.is_built_in_place(found),
+                rebuild=True,
+                kinds=judged.built_kinds(found),
+                shape=options.shape,
+                dialect=options.dialect or found.dialect,
+                jobs=options.jobs,
+                spark=options.spark,
+                log_file=options.log_file,
+            ),
+            self.watcher,
+        )
+        return [Mended(file.path, "built") for file in built.files]
 
 
 class Judged:
@@ -198,6 +216,7 @@ class Judged:
         self._log = self._store.commit_log
         self._in_place = isinstance(options, RepairOptions) and options.in_place
         self._problem: Finding | None = None
+        self.leaves_sidecar = False  # which readers use instead of what is judged
         self._place = self._judge(folder, sidecar)
         self._settings = self._made_like()
 
@@ -205,6 +224,8 @@ class Judged:
 
     def _judge(self, folder: Path, sidecar: Path) -> VerifyPlace:
         claim = self._believed(sidecar)
+        if claim is not None and not claim.in_place and self._in_place and self._ownership is None:
+            self.leaves_sidecar, claim = True, None  # which says nothing of the store's own files
         if claim is not None and not claim.in_place:
             names = self._without_expired(claim.index_names, sidecar / "index")
             return VerifyPlace(folder, sidecar, sidecar, names, claim.indexed_to, claim, is_exact=True)
@@ -307,12 +328,15 @@ class Judged:
     @property
     def is_store_mended(self) -> bool:
         """Whether the store's own files are mended: what can be file by file, though a build makes what is left."""
-        is_believed = self._ownership is not None or self._problem is None
-        return self.is_mendable and is_believed and not self._place.is_sidecar
+        return self.is_mendable and not self._place.is_sidecar
+
+    def is_built_in_place(self, found: Verified) -> bool:
+        """Whether a build anew goes into the store. One that makes but the sidecar anew does not."""
+        return self.is_store_mended and (self._ownership is not None or _lacks_index(found))
 
     def built_kinds(self, found: Verified) -> tuple[Kind, ...]:
         """What a build anew makes: all of a sidecar; of a store what is not mended file by file."""
-        if not self.is_store_mended:
+        if not self.is_built_in_place(found):
             return ALL_KINDS
         return (Kind.INDEX, Kind.TIMES) if _lacks_index(found) else (Kind.TIMES,)
 
