@@ -323,6 +323,61 @@ def test_a_dry_run_tells_and_changes_nothing(built):
     assert files_of(sidecar) == before
 
 
+def hows(planned: Repaired) -> set[str]:
+    return {finding.repair for finding in planned.left}
+
+
+def test_a_dry_run_tells_what_a_repair_with_these_options_does(golden, tmp_path):
+    store = copy_of(golden("v5-damaged-body-flip"), tmp_path)
+    deleted("consumequeue", 0)(store)
+    changed("checkpoint", 0, ahead_of_the_log)(store)
+    sidecar = store.with_name("store.whence")
+    cut, checkpoint = (
+        "keep a copy of them aside and cut them off",
+        "write it anew, with values that the log bears out",
+    )
+    queue, index = "build this queue anew from the log", "build this index file anew from the log"
+    anew = f"build all indexes anew into {sidecar}"
+    assert hows(repair(store, dry_run=True)) == {anew, f"with --cut-tail, {cut}", f"with --in-place, {checkpoint}"}
+    in_place = {"in_place": True, "dry_run": True}
+    assert hows(repair(store, **in_place)) == {queue, index, f"with --cut-tail, {cut}", checkpoint}
+    assert hows(repair(store, **in_place, cut_tail=True)) == {queue, index, cut, checkpoint}
+    all_deleted("index")(store)
+    assert hows(repair(store, **in_place, cut_tail=True)) == {queue, "build the index", cut, checkpoint}
+    assert hows(repair(store, dry_run=True)) == {anew, f"with --cut-tail, {cut}", f"with --in-place, {checkpoint}"}
+    assert not sidecar.exists()
+    repair(store)
+    assert hows(repair(store, **in_place)) == {queue, "build the index", f"with --cut-tail, {cut}", checkpoint}
+    assert hows(repair(store, dry_run=True)) == {f"with --cut-tail, {cut}"}
+
+
+def test_verify_and_repair_count_the_same(golden, tmp_path):
+    store = copy_of(golden("v5-direct"), tmp_path)
+    build(store)
+    changed("index", 2, lambda data: data[:1000] + bytes(len(data) - 1000))(store.with_name("store.whence"))
+    all_deleted("consumequeue")(store.with_name("store.whence"))
+    found = verify(store)
+    planned, repaired = repair(store, dry_run=True), repair(store)
+    assert found.unlisted > 0
+    for each in (planned, repaired):
+        assert (each.found, each.unlisted) == (len(found.damage) + found.unlisted, found.unlisted)
+        assert each.to_dict()["unlisted"] == found.unlisted
+
+
+def test_a_dry_run_after_a_killed_follower_tells_that_repair_puts_that_right_first(built):
+    sidecar = built.with_name("store.whence")
+    claim(growing=True)(sidecar)
+    before = files_of(sidecar)
+    planned = repair(built, dry_run=True)
+    assert (planned.found, planned.is_healthy) == (1, False)
+    assert hows(planned) == {"put that right, and then mend what is damaged"}
+    assert files_of(sidecar) == before
+    with StoreLock(sidecar / "lock"), pytest.raises(LockedError, match="end that whence follow"):
+        repair(built, dry_run=True)
+    assert repair(built).is_healthy
+    assert verify(built).is_healthy
+
+
 @pytest.mark.parametrize("place", [".", "sub", "commitlog"])
 def test_a_sidecar_in_the_store_is_refused_before_anything_is_written(golden, tmp_path, place):
     """Beside it, in a store of another's, not even a lock is left."""

@@ -61,6 +61,9 @@ def test_commands_say_what_is_damaged_and_what_they_did(store, capsys):
 
     status, out = run("repair", str(store), "--dry-run")
     assert status == Status.DAMAGE
+    assert "build all indexes anew into" in " ".join(out.split())
+    status, out = run("repair", str(store), "--dry-run", "--in-place")
+    assert status == Status.DAMAGE
     assert "build this index file anew from the log" in " ".join(out.split())
     assert not store.with_name("store.whence").exists()
 
@@ -73,6 +76,6 @@ def test_commands_say_what_is_damaged_and_what_they_did(store, capsys):
     status, out = run("repair", str(store), "--in-place", "--json")
     assert (status, json.loads(out)) == (
         Status.DONE,
-        {"healthy": True, "dry_run": False, "found": 0, "repaired": [], "damage": []},
+        {"healthy": True, "dry_run": False, "found": 0, "unlisted": 0, "repaired": [], "damage": []},
     )
     assert run("repair", str(store), "--cut-tail")[0] == Status.WRONG_USE

@@ -67,6 +67,7 @@ class Repaired:
     mended: list[Mended] = field(default_factory=list)
     left: list[Finding] = field(default_factory=list)
     found: int = 0  # how much damage there was
+    unlisted: int = 0  # of that, findings that are counted only, as in a verify
     dry_run: bool = False
 
     @property
@@ -79,6 +80,7 @@ class Repaired:
             "healthy": self.is_healthy,
             "dry_run": self.dry_run,
             "found": self.found,
+            "unlisted": self.unlisted,
             "repaired": [{"path": each.path, "what": each.what} for each in self.mended],
             "damage": [finding.to_dict() for finding in self.left],
         }

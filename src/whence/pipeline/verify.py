@@ -67,11 +67,12 @@ WORK_TRIES = 10
 REPAIR_CLAIM = "write sidecar.json anew from the files beside it"
 REPAIR_EXTRA = "remove this file, which no build published"
 REPAIR_CHECKPOINT = "write it anew, with values that the log bears out"
+WITH_CUT_TAIL = "with --cut-tail, "
 REPAIR_LOG = {
     DamageKind.GAP: "nothing: what was there is lost; index and queues go on behind it",
     DamageKind.BAD_RECORD: "nothing: what was there is lost; index and queues go on behind it",
-    DamageKind.HALF_RECORD: "with --cut-tail, cut it off: the log ends before it",
-    DamageKind.RECORDS_BEHIND_END: "with --cut-tail, keep a copy of them aside and cut them off",
+    DamageKind.HALF_RECORD: f"{WITH_CUT_TAIL}cut it off: the log ends before it",
+    DamageKind.RECORDS_BEHIND_END: f"{WITH_CUT_TAIL}keep a copy of them aside and cut them off",
 }
 
 

@@ -41,7 +41,16 @@ from whence.pipeline.runner import Runner, Watcher
 from whence.pipeline.seen import MadeLike, believed
 from whence.pipeline.session import open_session
 from whence.pipeline.tasks import Kind
-from whence.pipeline.verify import Verified, Verify, VerifyPlace, VerifySettings, work_folder
+from whence.pipeline.verify import (
+    REPAIR_CHECKPOINT,
+    REPAIR_LOG,
+    WITH_CUT_TAIL,
+    Verified,
+    Verify,
+    VerifyPlace,
+    VerifySettings,
+    work_folder,
+)
 from whence.store.commit_log import CommitLog
 from whence.store.findings import Finding, FindingKind
 from whence.store.index_file import Shape
@@ -58,6 +67,7 @@ from whence.store.topic_table import TopicTable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+REPAIR_GROWING = "put that right, and then mend what is damaged"
 REPAIR_SIDECAR = "build the sidecar anew from the log"
 BUILT = ("index", *QUEUE_FOLDERS, "times")
 TAIL = (FindingKind.HALF_RECORD, FindingKind.RECORDS_BEHIND_END)
@@ -76,7 +86,11 @@ def verify_indexes(folder: Path, options: JobOptions, watcher: Watcher | None = 
     """Hold log and indexes of the store in ``folder`` against each other; nothing of it is changed."""
     sidecar = sidecar_of_job(folder, options)
     with ExitStack() as stack:
-        _refuse_growing(sidecar)
+        if _is_left_growing(sidecar):
+            raise StoreError(
+                f"{sidecar}: a whence follow was killed; whence follow --once, or whence build, puts right what it "
+                "left, and then it can be verified"
+            )
         judged = Judged(stack, folder, sidecar, options)
         spark = stack.enter_context(
             open_session(options.spark, log_file=options.log_file, moves_rows=judged.has_fields)
@@ -86,18 +100,18 @@ def verify_indexes(folder: Path, options: JobOptions, watcher: Watcher | None = 
         return judged.verify(runner, work, Evaluator(spark, runner))
 
 
-def _refuse_growing(sidecar: Path) -> None:
-    """Files that a follower lets grow are ahead of what is said of them: that is no damage, and nothing to judge."""
+def _is_left_growing(sidecar: Path) -> bool:
+    """Whether a follower was killed that let files grow.
+
+    They are ahead of what is said of them: that is no damage, and nothing to judge.
+    """
     known = known_sidecar(sidecar) if is_folder(sidecar) else None
     if known is None or not known.growing:
-        return
+        return False
     holder = lock_holder(sidecar / "lock")
     if holder is not None:
         raise LockedError(f"{sidecar}: process {holder} lets it grow; end that whence follow, and verify then")
-    raise StoreError(
-        f"{sidecar}: a whence follow was killed; whence follow --once, or whence build, puts right what it left, "
-        "and then it can be verified"
-    )
+    return True
 
 
 def repair_indexes(folder: Path, options: RepairOptions, watcher: Watcher | None = None) -> Repaired:
@@ -110,6 +124,11 @@ def repair_indexes(folder: Path, options: RepairOptions, watcher: Watcher | None
             "say --in-place to allow that"
         )
     repaired = Repaired(dry_run=options.dry_run)
+    if options.dry_run and _is_left_growing(sidecar):
+        what = "a whence follow was killed, and only when what it left is put right one sees what is damaged"
+        repaired.left = [Finding(sidecar / SIDECAR_NAME, 0, FindingKind.WRONG_CLAIM, what, REPAIR_GROWING)]
+        repaired.found = len(repaired.left)
+        return repaired
     with open_session(options.spark, log_file=options.log_file, moves_rows=_has_fields(sidecar)) as spark:
         runner = Runner(spark, watcher)
         if is_own and is_file(folder / "abort") and not options.dry_run:
@@ -151,10 +170,13 @@ class _Turn:
             judged = Judged(stack, self.folder, self.sidecar, options)
             found = judged.verify(self.runner, work, self.evaluator)
             is_built_anew = judged.is_built_anew(found)
+            damage = judged.planned(found) if options.dry_run else found.damage
             told = set(repaired.left)  # damage of the log, in every turn
-            repaired.found += sum(finding not in told for finding in found.damage)
+            new = [finding for finding in damage if finding not in told]
+            repaired.found += len(new) + found.unlisted
+            repaired.unlisted += found.unlisted
             if options.dry_run:
-                repaired.left += [finding for finding in found.damage if finding not in told]
+                repaired.left += new
                 return judged.leaves_sidecar and not is_built_anew
             left = list(found.log_damage)
             if options.cut_tail:
@@ -339,6 +361,18 @@ class Judged:
         if not self.is_built_in_place(found):
             return ALL_KINDS
         return (Kind.INDEX, Kind.TIMES) if _lacks_index(found) else (Kind.TIMES,)
+
+    def planned(self, found: Verified) -> list[Finding]:
+        """What is damaged, and what a repair with these options would do about it."""
+        options = self._options
+        cuts_tail = isinstance(options, RepairOptions) and options.cut_tail
+        hows = {how: how.removeprefix(WITH_CUT_TAIL) if cuts_tail else how for how in REPAIR_LOG.values()}
+        if not self.is_store_mended:
+            hows[REPAIR_CHECKPOINT] = f"with --in-place, {REPAIR_CHECKPOINT}"
+        how = ""
+        if self.is_built_anew(found) and not self.is_store_mended:
+            how = f"build all indexes anew into {self._place.sidecar}"
+        return [replace(each, repair=hows.get(each.repair, how or each.repair)) for each in found.damage]
 
     def is_built_anew(self, found: Verified) -> bool:
         """Whether a build is what mends it: nothing there can be believed, or what is there is not ours to change."""
