@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +12,15 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles
 
+from tests.pipeline.source_rows import read as read_batch
 from tests.pipeline.test_export import build_index
-from tests.store_maker import FILE_SIZE, T, make_store, message
+from tests.reference import encode_record
+from tests.store_maker import FILE_SIZE, T, make_store, message, place
 from whence.errors import CorruptError, StoreError, UsageError
+from whence.pipeline import stream_plan
 from whence.pipeline.source_options import parse_options
 from whence.pipeline.source_stream import WhenceStreamReader
+from whence.store.commit_log import CommitLog
 
 MESSAGES = [message(keys=f"k{number}", at=number, body=b"b" * 150) for number in range(60)]
 
@@ -196,6 +202,175 @@ def test_a_gap_is_an_error_or_a_row(made):
     calm = reader_of(made, mode="permissive")
     left = [offset for offset in made.offsets if not FILE_SIZE <= offset < 2 * FILE_SIZE]
     assert sorted(read(calm, start, calm.latestOffset(start, ReadAllAvailable()))) == sorted([*left, FILE_SIZE])
+
+
+# What stands at the log's end is damage if whole records lie behind it, and stay there.
+
+
+def flip(made: Any, offset: int) -> None:
+    """Damage the body of a record."""
+    path = made.folder / "commitlog" / f"{offset // FILE_SIZE * FILE_SIZE:020d}"
+    data = bytearray(path.read_bytes())
+    data[offset % FILE_SIZE + 90] ^= 1
+    path.write_bytes(data)
+
+
+def run(made: Any, place: dict[str, Any] | None = None, **given: Any) -> tuple[list[int], dict[str, Any]]:
+    """A run of a stream that takes what is there, in the way that Spark asks; all is read twice, as after a kill."""
+    is_live = given.pop("live", False)
+    reader = reader_of(made, **given)
+    if not is_live:
+        reader.prepareForTriggerAvailableNow()
+    start = place or noted(reader.initialOffset())
+    found: list[int] = []
+    while (end := noted(reader.latestOffset(start, reader.getDefaultReadLimit()))) != start:
+        rows = read(reader, start, end)
+        assert rows == read(reader_of(made, **given), start, end)
+        found += rows
+        start = end
+    assert reader.reportLatestOffset()["offset"] == start["offset"]
+    reader.stop()
+    return found, start
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """Lets a stream look twice at once, and also where nothing is written."""
+    monkeypatch.setattr(stream_plan, "STILL_S", 0)
+    monkeypatch.setattr(stream_plan, "EMPTY_S", 0)
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("limit", [{}, {"maxBytesPerTrigger": "2000"}])
+class TestDamageInTheNewestFile:
+    """Of 60 records the last file has those from 48 on."""
+
+    def test_is_an_error_when_all_before_it_was_taken(self, made, live, limit):
+        flip(made, made.offsets[52])
+        with pytest.raises(CorruptError) as told_of_batch:
+            read_batch(made.folder)
+        reader = reader_of(made, **limit)
+        if not live:
+            reader.prepareForTriggerAvailableNow()
+        found: list[int] = []
+        start = noted(reader.initialOffset())
+        while len(found) < 52:
+            end = noted(reader.latestOffset(start, reader.getDefaultReadLimit()))
+            found += read(reader, start, end)
+            start = end
+        assert found == made.offsets[:52]
+        with pytest.raises(CorruptError, match="7 whole records were found behind it") as told:
+            reader.latestOffset(start, reader.getDefaultReadLimit())
+        assert str(told.value) == str(told_of_batch.value)
+        with pytest.raises(CorruptError, match="7 whole records"):
+            run(made, start, live=live, **limit)
+        # Who then asks for what is left of the log gets it from there.
+        assert run(made, start, live=live, mode="permissive", **limit)[0] == made.offsets[52:]
+
+    def test_is_one_row_and_the_stream_goes_on_behind_it(self, made, live, limit):
+        for number in (47, 48, 50, 52, 58):
+            flip(made, made.offsets[number])
+        rows, place = run(made, live=live, mode="permissive", **limit)
+        assert rows == made.offsets
+        assert place["offset"] == made.end_offset
+        assert run(made, place, live=live, mode="permissive", **limit) == ([], place)
+
+    def test_may_be_its_last_record_or_its_first_or_a_page_of_zeros(self, made, live, limit):
+        flip(made, made.offsets[59])
+        assert run(made, live=live, **limit)[0] == made.offsets[:59], "a cut tail is none"
+        flip(made, made.offsets[59])
+        path = made.log_files[-1]
+        first = next(offset for offset in made.offsets if offset >= int(path.name))
+        path.write_bytes(bytes(1000) + path.read_bytes()[1000:])
+        with pytest.raises(CorruptError, match=f"at offset {first}"):
+            run(made, live=live, **limit)
+        left = [offset for offset in made.offsets if offset < first or offset >= first + 1000]
+        assert run(made, live=live, mode="permissive", **limit)[0] == sorted([*left, first])
+
+    def test_is_told_once_however_the_log_grows_and_the_stream_is_stopped(self, tmp_path, live, limit):
+        whole = make_store(tmp_path / "whole", MESSAGES)
+        bad = whole.offsets[6]
+        given = {"live": live, "mode": "permissive", **limit}
+        found: list[int] = []
+        place = None
+        for count in (7, 8, 10, 11, 12, 25, 60):
+            shutil.rmtree(tmp_path / "store", ignore_errors=True)
+            made = make_store(tmp_path / "store", MESSAGES[:count])
+            flip(made, bad)
+            rows, place = run(made, place, **given)
+            found += rows
+            assert found == made.offsets[: 6 if count == 7 else count]
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_stream_that_runs_finds_damage_at_the_end_when_the_log_goes_on(tmp_path, monkeypatch):
+    """Each time in the reader that was there before, and without a look at each round."""
+    looks: list[int] = []
+    first_behind = CommitLog.first_behind
+
+    def look(log: CommitLog, end: int) -> Any:
+        looks.append(end)
+        return first_behind(log, end)
+
+    monkeypatch.setattr(CommitLog, "first_behind", look)
+    monkeypatch.setattr(stream_plan, "STILL_S", 0.02)
+    made = make_store(tmp_path / "store", MESSAGES[:7])
+    flip(made, bad := made.offsets[6])
+    reader = reader_of(made, mode="permissive")
+    place = noted(reader.latestOffset(noted(reader.initialOffset()), ReadAllAvailable()))
+    for _ in range(20):
+        assert reader.latestOffset(place, ReadAllAvailable()) == place
+    assert looks == [bad]
+    for count in (8, 9, 13):
+        time.sleep(0.1)
+        later = make_store(tmp_path / str(count), MESSAGES[:count])
+        flip(later, bad)
+        made.log_files[0].write_bytes(later.log_files[0].read_bytes())
+        end = noted(reader.latestOffset(place, ReadAllAvailable()))
+        assert read(reader, place, end) == [offset for offset in later.offsets if offset >= place["offset"]]
+        place = end
+    assert reader.reportLatestOffset()["offset"] == later.end_offset
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("mode", ["failfast", "permissive"])
+def test_what_a_crash_left_behind_the_end_is_waited_for(tmp_path, caplog, mode):
+    """A broker that is started again leaves it there, and writes over it, byte by byte."""
+    made = make_store(tmp_path / "store", MESSAGES[:15])
+    old = made.log_files[0].read_bytes()
+    again = [message(keys=f"n{number}", at=60_000 + number, body=b"n" * (130 + 9 * number)) for number in range(5)]
+    records = place([*MESSAGES[:9], *again])
+    reader = reader_of(made, mode=mode)
+    start, found = None, []
+    for record in records[9:]:
+        data, at = encode_record(record), record.physical_offset
+        for written in range(1, len(data) + 1, 1 if start is None else 7):
+            done = made.log_files[0].read_bytes()[:at] + data[:written]
+            made.log_files[0].write_bytes(done + old[len(done) :])
+            if start is None and written < len(data):
+                continue
+            start = start or noted(reader.initialOffset())
+            end = noted(reader.latestOffset(start, ReadAllAvailable()))
+            found += read(reader, start, end)
+            start = end
+        made.log_files[0].write_bytes((done := done[:at] + data) + old[len(done) :])
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert found + read(reader, start, end) == [record.physical_offset for record in records]
+    assert ["the stream waits there" in each.message for each in caplog.records] == [True]
+
+
+def test_a_record_in_the_making_is_no_damage_though_older_ones_lie_behind_it(tmp_path, monkeypatch):
+    made = make_store(tmp_path / "store", MESSAGES[:15])
+    path, bad = made.log_files[0], made.offsets[9]
+    whole = path.read_bytes()
+    path.write_bytes(whole[:bad] + whole[bad : bad + 60].ljust(200, b"\1") + whole[bad + 200 :])
+    reader = reader_of(made)
+    start = noted(reader.latestOffset(reader.initialOffset(), ReadAllAvailable()))
+    assert start["offset"] == bad
+    monkeypatch.setattr(time, "sleep", lambda seconds: path.write_bytes(whole))
+    assert reader.latestOffset(start, ReadAllAvailable()) == start, "it is whole when it is looked at again"
+    assert read(reader, start, reader.latestOffset(start, ReadAllAvailable())) == made.offsets[9:]
 
 
 def test_a_batch_is_cut_into_as_many_parts_as_asked(made):

@@ -148,6 +148,31 @@ def test_damage_fails_or_is_told_in_a_column_as_asked(spark, tmp_path):
     assert "body has CRC" in told[0][1] and "has no bytes" in told[1][1]
 
 
+def test_damage_in_the_newest_file_fails_or_is_told_and_the_query_goes_on(spark, tmp_path):
+    made = make_store(tmp_path / "store", MESSAGES[:6])
+    data = bytearray(made.log_files[0].read_bytes())
+    data[made.offsets[2] + 88] ^= 1
+    made.log_files[0].write_bytes(data)
+    stream = Stream(spark, tmp_path, made.folder)
+    with pytest.raises(StreamingQueryException, match="3 whole records were found behind it"):
+        stream.run(columns="physical_offset")
+    assert stream.offsets() == made.offsets[:2]
+    stream.run(columns="physical_offset", mode="permissive")
+    assert stream.offsets() == made.offsets
+    whole = make_store(tmp_path / "whole", MESSAGES).log_files
+    for path in whole[1:]:
+        shutil.copy(path, made.folder / "commitlog" / path.name)
+    made.log_files[0].write_bytes(data[: made.end_offset] + whole[0].read_bytes()[made.end_offset :])
+    query = stream.start(trigger={"processingTime": "0 seconds"}, columns="physical_offset", mode="permissive")
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    rows = spark.read.option("mergeSchema", True).parquet(str(stream.out)).where("damage is not null")
+    assert [row.physical_offset for row in rows.collect()] == [made.offsets[2]]
+    assert stream.offsets() == make_store(tmp_path / "again", MESSAGES).offsets
+
+
 # Killed
 
 

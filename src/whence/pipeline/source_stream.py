@@ -58,6 +58,7 @@ class WhenceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._opened: tuple[MessageStore, StreamPlan] | None = None
         self._target: Place | None = None
         self._told: Place | None = None  # the last place for which a loss was told
+        self._is_waiting = False  # at an end with older records behind it, and that was told
 
     # -- plans -----------------------------------------------------------------------------------------------
 
@@ -86,9 +87,13 @@ class WhenceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        place = Place.from_json(start)
+        plan, place, most = self._plan(), Place.from_json(start), _limit(limit)
         self._tell_loss(place)
-        reached = self._plan().latest(place, _limit(limit), self._target)
+        if self._target is not None and self._target.offset < place.offset:
+            self._target = plan.latest(place)  # it went on behind damage at the log's end, when it ran before
+        reached = plan.latest(place, most, self._target)
+        if reached == place and self._passes_end(place):
+            reached = plan.latest(place, most, self._target)
         return start if reached == place else reached.to_json() | {BEGAN: place.to_json()}
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -134,6 +139,22 @@ class WhenceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise StoreError(f'{loss.detail}; option("failOnDataLoss", "false") goes on at {loss.begin_offset}')
         LOG.warning("%s: %s; the stream goes on at %d", self._options.path, loss.detail, loss.begin_offset)
         self._told = place
+
+    def _passes_end(self, place: Place) -> bool:
+        """Whether what stands at the log's end is damage, and the stream goes on behind it; or an error."""
+        behind = self._plan().behind(place, is_last=self._target is not None)
+        if behind is None:
+            return False
+        damage, end = behind.damage, place
+        if not behind.is_older:
+            if not self._options.permissive:
+                raise CorruptError(damage.detail, position=damage.position, path=damage.path)
+            end = self._plan().pass_end(place)
+            self._target = end if self._target is not None else None
+        if end == place and not self._is_waiting:
+            LOG.warning("%s; the stream waits there", told(damage))
+            self._is_waiting = True
+        return end != place
 
     def _gaps(self, begin: Place, end: Place) -> Iterator[Part]:
         """What no file of the log holds: an error, or a part that tells it."""

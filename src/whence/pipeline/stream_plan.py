@@ -2,6 +2,7 @@
 
     first    where a stream begins: at the log's begin or end, at an offset, at a time
     latest   how far it can go now, within a limit; only over records that are whole
+    behind   what stands at the log's end, if that is damage: whole records lie behind it, and stay there
     cut      what lies between two places, in stretches that tasks read side by side
 
 A :class:`Place` says where a stream is, and by which record one sees that the log is still the one it was. All of a
@@ -10,20 +11,27 @@ stream's memory is in it: who stops and comes back with the same place goes on t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from whence.errors import UsageError
+from whence.errors import FormatError, NotFoundError, UsageError
+from whence.formats.rocketmq.message import BLANK_SIZE_MIN
 from whence.store.commit_log import CommitLog
+from whence.store.damage import Damage, DamageKind
 from whence.store.log_file import HEAD_SIZE
 from whence.store.log_scan import Batch, LogScan
 from whence.store.scan import Sieve
 
 NOWHERE = -1
 STRETCH_SIZE = 64 * 1048576  # bytes that one task reads: below that it takes longer to start than to run
+STILL_S = 1.0  # a broker that writes a record is done with it by then
+EMPTY_S = 10.0  # before one looks behind an end where nothing is written: such is every log that is at rest
+LOOK_MAX_S = 600.0  # between two looks, each of which reads what is written of the file
+OLDER_MS = 1000  # a clock may be put back by less; a broker does not start in less
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,17 @@ class Loss(NamedTuple):
     detail: str
 
 
+class Behind(NamedTuple):
+    """What lies behind the log's end; ``damage`` tells it, as to who reads all of the log.
+
+    ``is_older``: it was stored before the last record that counts. So it is after a crash: the broker was started
+    again, went on where it cut its log, and will write over the rest.
+    """
+
+    damage: Damage
+    is_older: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
     """How much one batch takes: whole records of so many bytes, but one at least; or so many files of the log."""
@@ -81,6 +100,9 @@ class StreamPlan:
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
+        self._rest = NOWHERE  # the end at which the stream waits
+        self._look_at_s = 0.0
+        self._pause_s = 0.0
         log.use_kernel()
 
     # -- where to begin --------------------------------------------------------------------------------------------
@@ -222,6 +244,57 @@ class StreamPlan:
             if last != NOWHERE:
                 return last
         return NOWHERE
+
+    # -- behind the end --------------------------------------------------------------------------------------------
+
+    def behind(self, place: Place, *, is_last: bool = False) -> Behind | None:
+        """What lies behind a place at which nothing is left to do, if that is the log's end and whole records do.
+
+        One that is being written is none of them, also where a crash left older ones behind it: they are looked at
+        twice. A look reads much, so few are taken at one place; ``is_last``: no other call will come.
+        """
+        if place.offset == NOWHERE or not (self._is_due(place.offset) or is_last) or not self._ends_at(place.offset):
+            return None
+        first, given_up_at = self._log.first_behind(place.offset)
+        if first is not None and self._is_older(first, place.record):
+            path, position = self._log.path_of(place.offset)
+            detail = (
+                f"the log ends here, at offset {place.offset}; a record behind it, at offset {first}, is older than "
+                "the last before it, as after a crash of the broker"
+            )
+            return Behind(Damage(str(path), position, DamageKind.RECORDS_BEHIND_END, detail), is_older=True)
+        if first is None and given_up_at is None:
+            return None
+        time.sleep(STILL_S)
+        found = [each for each in self._log.damage_behind(place.offset) if each.kind.hides_messages]
+        return Behind(found[0], is_older=False) if found and self._ends_at(place.offset) else None
+
+    def _ends_at(self, offset: int) -> bool:
+        return self._log.end_offset(boundary=offset) == offset
+
+    def _is_due(self, offset: int) -> bool:
+        """Whether it is time to look behind this end, at which the stream may have been before."""
+        now = time.monotonic()
+        if offset != self._rest:
+            self._rest, self._pause_s = offset, STILL_S
+            self._look_at_s = now if any(self._log.raw(offset, BLANK_SIZE_MIN)) else now + EMPTY_S
+        if now < self._look_at_s:
+            return False
+        self._look_at_s = now + self._pause_s
+        self._pause_s = min(2 * self._pause_s, LOOK_MAX_S)
+        return True
+
+    def _is_older(self, behind: int, before: int) -> bool:
+        """Whether the record behind the end was stored well before the last one that counts, if that is known."""
+        try:
+            times = [self._log.read(offset).store_timestamp_ms for offset in (behind, before) if offset != NOWHERE]
+        except (FormatError, NotFoundError):
+            return False
+        return len(times) == 2 and times[0] < times[1] - OLDER_MS
+
+    def pass_end(self, place: Place) -> Place:
+        """The log's end for who takes what stands at ``place``, its end until now, for damage within it."""
+        return self._reached(place, self._log.pass_end(place.offset))
 
     # -- stretches -------------------------------------------------------------------------------------------------
 

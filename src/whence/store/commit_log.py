@@ -12,7 +12,7 @@ from whence.files.file_sequence import FileSequence
 from whence.files.names import OFFSET_MAX
 from whence.formats.rocketmq.message import BLANK_SIZE_MIN, Message
 from whence.store.damage import Damage, DamageKind
-from whence.store.log_file import HEAD_SIZE, LogFile, PlainBudget
+from whence.store.log_file import HEAD_SIZE, NOTHING_FOUND, Found, LogFile, PlainBudget
 from whence.store.scan import AnySieve, Reason, Sieve
 
 BEHIND_MAX = 1_000_000  # whole records behind the log's end are counted up to here
@@ -214,13 +214,14 @@ class CommitLog:
         Stretches that no file holds, and what lies behind the log's end.
         """
         if self._behind is None or self._behind[0] != end_offset:
-            self._behind = (end_offset, self._look_behind(end_offset))
+            self._behind = (end_offset, self.damage_behind(end_offset))
         return self.gaps(end_offset) + [(end_offset, OFFSET_MAX, damage) for damage in self._behind[1]]
 
-    def _look_behind(self, end: int) -> list[Damage]:
+    def damage_behind(self, end: int) -> list[Damage]:
         """Whole records behind the one at which the log ends, or that one, if it has its size and is half empty.
 
         They are not part of the log as RocketMQ sees it after a restart, and yet they may be what is asked for.
+        Each call looks again: a broker may have written there since.
         """
         base = self._files.base_of(end)
         if base is None:
@@ -251,6 +252,36 @@ class CommitLog:
             detail = f"{ends} of which the second half was not written"
             return [Damage(str(path), position, DamageKind.HALF_RECORD, detail)]
         return []
+
+    def first_behind(self, end: int) -> Found:
+        """Where the first whole record lies behind the one at which the log ends: an offset."""
+        for base in self._files.bases:
+            if base + self._files.file_size > end:
+                found = self._file(base).next_whole(max(end + 1 - base, 0))
+                if found != NOTHING_FOUND:
+                    return Found(*(None if position is None else base + position for position in found))
+        return NOTHING_FOUND
+
+    def pass_end(self, end: int) -> int:
+        """Where the log ends for who takes what stands at its end for damage, and goes on behind it as a scan does.
+
+        From then on that is the log's end: a broker appends behind the last record that it wrote.
+        """
+        behind = self._resumed(end)
+        while behind is not None:
+            end = self.end_offset(boundary=behind)
+            behind = self._resumed(end)
+        return end
+
+    def _resumed(self, end: int) -> int | None:
+        """Where a scan that fails at this offset goes on; None if nothing whole lies behind it."""
+        for base in self._files.bases:
+            if base + self._files.file_size > end:
+                file = self._file(base)
+                found = file.resume(end - base) if base <= end else file.next_whole(0)
+                if found.position is not None:
+                    return base + found.position
+        return None
 
     def _end_moved(self, end: int) -> bool:
         """Whether the log has grown meanwhile; a record in the making gets a moment to become whole."""
