@@ -28,6 +28,7 @@ from whence.store.message_store import Dialect
 from whence.store.opening import open_folder
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EDGES = [EPOCH, datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]
 FILE_SIZE = 262_144  # four blocks of time
 
 Row = dict[str, Any]
@@ -252,6 +253,7 @@ def _values(random: Random, rows: list[Row], name: str) -> Iterator[Any]:
                 value = random.choice([value.lower(), value.upper(), value + "x", "", "nosuch"])
             elif isinstance(value, datetime):
                 value += timedelta(microseconds=random.choice([-1000, -1, 1, 999, 1000]))
+                value = random.choice([value, value, *EDGES])
             else:
                 limit = 2**31 - 1 if TYPES[name] == "int" else 2**63 - 1
                 value = random.choice([min(value + 1, limit), value - 1, 0, -1, limit, -limit - 1])

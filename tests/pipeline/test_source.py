@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tracemalloc
+from base64 import b64encode
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from random import Random
@@ -27,6 +28,7 @@ from pyspark.sql.datasource import (
     StringContains,
 )
 from pyspark.sql.types import StructType
+from pyspark.sql.worker.data_source_pushdown_filters import deserializeFilter
 
 from tests.golden import ALL, few_fast
 from tests.pipeline import source_rows
@@ -613,6 +615,37 @@ def test_filters_of_other_kinds_are_left_to_spark():
         Condition("queue", "in", (1,), has_null=True, is_negated=True),
         Condition("queue", "=", (1,)),
     ]
+
+
+def pushed(attribute: str, name: str, *micros: int) -> dict[str, Any]:
+    """A filter of times as Spark sends it: its constant is a Variant."""
+    times = [b"\x30" + at.to_bytes(8, "little", signed=True) for at in micros]
+    value = times[0] if name != "In" else bytes([3, len(times), *range(0, 9 * len(times) + 1, 9)]) + b"".join(times)
+    variant = {"value": b64encode(value).decode(), "metadata": b64encode(b"\x01\x00\x00").decode()}
+    return {"name": name, "columnPath": [attribute], "value": variant, "isNegated": False}
+
+
+def test_times_that_python_has_no_value_for_are_left_to_spark(odd: MadeStore):
+    """As Spark's own process does it: it makes a reader, decodes filters and hands them over."""
+    source = WhenceSource({"path": str(odd.folder), "pushdown": "always"})
+    schema = StructType().add("store_time", "timestamp").add("born_time", "timestamp")
+    year_9999, year_10000, year_0 = 253_402_300_799_999_999, 253_402_300_800_000_000, -62_135_596_800_000_001
+    sent = [
+        pushed("store_time", "LessThan", year_10000),
+        pushed("store_time", "LessThan", year_9999),
+        pushed("store_time", "GreaterThan", year_0),
+        pushed("store_time", "In", 0, -(2**63), 1),
+        pushed("store_time", "In", 0, 1),
+        pushed("born_time", "GreaterThanOrEqual", year_0 + 1),
+    ]
+    reader = source.reader(schema)
+    filters: list[Any] = [deserializeFilter(each) for each in sent]
+    assert [*reader.pushFilters(filters)] == [filters[0], filters[2], filters[3]]
+    assert filters[1].value == datetime.max.replace(tzinfo=UTC)
+    for after in (lambda reader: reader.pushFilters([]), lambda reader: reader.partitions()):
+        after(source.reader(schema))
+        with pytest.raises(OverflowError):
+            deserializeFilter(sent[0])
 
 
 def test_times_are_narrowed_to_the_milliseconds_that_can_meet_them():

@@ -17,6 +17,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812, as all of Spark's users write it
+from pyspark.sql.datasource import EqualTo
 
 import whence
 from tests.golden import FEW
@@ -274,6 +275,16 @@ def test_times_are_compared_in_the_zone_of_the_session(registered: SparkSession,
     assert frame.where(f"store_time >= {begin}").count() == len(wanted) > 0
     bounds = meet(rows, [])[:1]
     assert bounds and frame.where(F.col("store_time") == bounds[0]["store_time"]).count() > 0
+
+
+def test_constants_that_python_has_no_value_for_are_compared_by_spark(registered: SparkSession, odd: MadeStore):
+    frame = load(registered, odd.folder, rows="key")
+    wanted = meet(all_rows(odd.folder, by_key=True), [EqualTo(("key",), "a")])
+    for condition, count in (
+        ("store_time < timestamp'+10000-01-01' and store_time > timestamp'0001-01-01'", len(wanted)),  # in Tokyo
+        ("store_time in (timestamp'-4000-01-01', timestamp'2023-11-15 00:00:00')", 0),
+    ):
+        assert frame.where(f"key = 'a' and {condition}").count() == count, condition
 
 
 FOREIGN = """

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from whence.errors import UsageError
+from whence.pipeline import pushed_constants
 from whence.pipeline.source_options import ALWAYS, AUTO, SourceOptions, parse_options
 from whence.store.message_columns import DAMAGE, TYPES
 
@@ -88,7 +89,9 @@ class WhenceSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_options(self.options)
-        return WhenceReader(options, names_of(schema, options), is_guarded=self.is_guarded)
+        reader = WhenceReader(options, names_of(schema, options), is_guarded=self.is_guarded)
+        pushed_constants.tolerate()  # Spark decodes the filters next, if there are some, and then hands them over
+        return reader
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, the name is Spark's
         try:
@@ -145,6 +148,7 @@ class WhenceReader(DataSourceReader):
         self._is_shared = False
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802, the name is Spark's
+        pushed_constants.restore()
         if self._options.pushdown != ALWAYS:
             # Spark may use this plan for other queries of the same load(), too: nothing may be left out of it.
             self._is_shared = True
@@ -155,6 +159,7 @@ class WhenceReader(DataSourceReader):
         return iter(left)
 
     def partitions(self) -> list[InputPartition]:
+        pushed_constants.restore()
         if self._is_shared and self._is_guarded and self._options.pushdown == AUTO:
             return [SourcePartition(None)]  # another takes its place before anything is read
         from whence.pipeline.source_plan import plan_read, wanted_of

@@ -86,6 +86,8 @@ def _read(each: Any) -> Condition | None:
     if kind in ("IsNull", "IsNotNull"):
         return Condition(column, "is null", is_negated=kind == "IsNotNull")
     if kind == "In":
+        if not isinstance(each.value, tuple | list):
+            return None  # one of its values could not be decoded
         values = [_value(spark_type, value) for value in each.value if value is not None]
         has_null = any(value is None for value in each.value)
         return None if None in values else Condition(column, "in", tuple(dict.fromkeys(values)), has_null)  # type: ignore[arg-type]
