@@ -189,7 +189,7 @@ def test_a_key_is_looked_up_in_every_topic_and_where_no_index_is(odd: MadeStore)
 @pytest.mark.parametrize("road", ["index", "scan", "too many"])
 def test_any_number_of_keys_can_be_asked(odd: MadeStore, monkeypatch, count: int, column: str, road: str):
     rows = all_rows(odd.folder, by_key=True)
-    borne = sorted({row[column] for row in rows if row[column]}, key=str)
+    borne = sorted({row[column] for row in rows if row[column] and "\ufffd" not in row[column]})
     asked = tuple(Random(count).sample(borne, 60)) + tuple(f"nosuch-{number}" for number in range(count - 60))
     lookups = count * 4  # in each topic
     monkeypatch.setattr(source_plan, "LOOKUPS_MAX", lookups - 1 if road == "too many" else lookups)
@@ -603,6 +603,7 @@ def test_filters_of_other_kinds_are_left_to_spark():
         EqualTo(("queue",), 2**31),
         EqualTo(("queue",), 1.0),
         In(("queue",), (1, "x")),
+        EqualTo(("topic",), "\ufffd"),  # as Spark writes bytes that are no UTF-8
         EqualTo(("flag",), 1),
         ArrayContains(),
     ]

@@ -103,7 +103,8 @@ def _read(each: Any) -> Condition | None:
 def _value(spark_type: str, value: object) -> int | str | None:
     """A constant as a column of this type holds it; None if it is of another kind, and Spark's to compare."""
     if spark_type == "string":
-        return value if isinstance(value, str) else None
+        # Spark writes bytes that are no UTF-8 like this; to itself they are another text.
+        return value if isinstance(value, str) and "\ufffd" not in value else None
     if spark_type == "timestamp":
         if not isinstance(value, datetime) or value.tzinfo is None:
             return None
