@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
     GreaterThanOrEqual,
     In,
     IsNotNull,
+    IsNull,
     LessThan,
     LessThanOrEqual,
     Not,
@@ -409,6 +410,22 @@ def test_damage_is_an_error_that_names_file_and_position(own: Path, odd: MadeSto
     assert read(own, [StringContains((DAMAGE,), "byte")], mode="permissive", columns="size") == [
         {"size": None, DAMAGE: told[DAMAGE]}
     ]
+
+
+@pytest.mark.parametrize("size", [1500, 70_000])
+def test_damage_may_lie_where_a_scan_is_cut(own: Path, small_parts, size: int):
+    (first, *_), _ = plan(own)
+    cut, count = first.pieces[-1].to_offset, len(all_rows(own))
+    path = own / "commitlog" / f"{0:020d}"
+    data = path.read_bytes()
+    path.write_bytes(data[: cut - 1200] + bytes(size) + data[cut - 1200 + size :])
+    expected = [row for row in read(own, mode="permissive", scan="true") if row[DAMAGE] is None]
+    assert len(expected) < count
+    for filters in ([], [EqualTo(("topic",), "orders")], [LessThan(("store_timestamp_ms",), T + 5000)]):
+        rows = read(own, [*filters, IsNull((DAMAGE,))], mode="permissive")
+        assert rows == meet(expected, filters), filters
+    told = [row["physical_offset"] for row in read(own, mode="permissive") if row[DAMAGE]]
+    assert told[0] < cut == told[1]
 
 
 def test_a_missing_log_file_is_an_error_or_a_row(own: Path, odd: MadeStore):

@@ -276,6 +276,15 @@ class TestDamageInTheNewestFile:
         assert place["offset"] == made.end_offset
         assert run(made, place, live=live, mode="permissive", **limit) == ([], place)
 
+    def test_may_be_where_a_batch_or_a_part_ends(self, made, live, limit):
+        bad = made.offsets[49:54]
+        for offset in bad:
+            flip(made, offset)
+        for parts in ("1", "60"):
+            rows, _ = run(made, live=live, mode="permissive", minPartitions=parts, **limit)
+            assert [offset for offset in rows if offset not in bad] == [*made.offsets[:49], *made.offsets[54:]]
+            assert bad[0] in rows and len(rows) == len(set(rows))
+
     def test_may_be_its_last_record_or_its_first_or_a_page_of_zeros(self, made, live, limit):
         flip(made, made.offsets[59])
         assert run(made, live=live, **limit)[0] == made.offsets[:59], "a cut tail is none"

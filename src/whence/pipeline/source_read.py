@@ -87,7 +87,9 @@ class PartReader:
                 yield from self._of_rows(file, batch.data, self._wanted.rows(batch))
             yield from self._damage(scan, file, told_count)
             end = file.base + scan.position
-            if end != piece.to_offset and piece.to_offset != self._wanted.span("physical_offset").high + 1:
+            is_hole = bool(scan.holes) and scan.holes[-1][1] == scan.position  # nothing whole begins up to there
+            is_cut = piece.to_offset == self._wanted.span("physical_offset").high + 1
+            if end != piece.to_offset and not is_hole and not is_cut:
                 raise CorruptError(
                     f"a record ends at offset {end}, and one should begin at {piece.to_offset}: what the sidecar "
                     'tells of this file does not fit; "whence repair" mends it, option("scan", "true") reads on',
