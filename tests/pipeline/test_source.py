@@ -412,6 +412,36 @@ def test_damage_is_an_error_that_names_file_and_position(own: Path, odd: MadeSto
     ]
 
 
+@pytest.mark.parametrize("rows", ["message", "key"])
+def test_pushed_filters_are_met_by_the_rows_of_damage_too(own: Path, odd: MadeStore, small_parts, rows: str):
+    first, second, third = odd.log_files
+    hurt(own / "commitlog" / first.name, odd.offsets[70] + 100)
+    (own / "commitlog" / second.name).unlink()
+    hurt(own / "commitlog" / third.name, odd.offsets[-10] % FILE_SIZE + 100)
+    every = in_order(read(own, rows=rows, mode="permissive"))
+    messages = [row for row in every if row[DAMAGE] is None]
+    told = [row["physical_offset"] for row in every if row[DAMAGE] is not None]
+    assert told == [odd.offsets[70], FILE_SIZE, odd.offsets[-10]]
+    names = [name for name in every[0] if name != DAMAGE]
+    random = Random(rows)
+    for number in range(60):
+        filters = some_filters(random, messages, names) if random.random() < 0.6 else []
+        at = random.choice([EqualTo, EqualNullSafe, LessThan, LessThanOrEqual, GreaterThan, GreaterThanOrEqual])
+        filters += random.choice(
+            [
+                [IsNull((DAMAGE,))],
+                [IsNotNull((DAMAGE,)), StringContains((DAMAGE,), "record")],
+                [IsNull(("topic",))],
+                [EqualNullSafe(("queue",), None)],
+                [at(("physical_offset",), random.choice(told) + random.choice([-1, 0, 1]))],
+                [In(("physical_offset",), (*told, 0, None))],
+            ]
+        )
+        scan = random.choice(["false", "true"])
+        found = in_order(read(own, filters, rows=rows, mode="permissive", scan=scan))
+        assert found == meet(every, filters), f"{number}: {filters}"
+
+
 @pytest.mark.parametrize("size", [1500, 70_000])
 def test_damage_may_lie_where_a_scan_is_cut(own: Path, small_parts, size: int):
     (first, *_), _ = plan(own)
