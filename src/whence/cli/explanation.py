@@ -133,6 +133,11 @@ class _Teller:
                 )
             case "scan":
                 self._title(self._scan_words(details))
+            case "bare":
+                self._title(
+                    f"No message at offsets {details['from_offset']} to {details['to_offset']} has items: whence "
+                    "indexed that part of the log, and made all of its index files."
+                )
             case "not_scanned":
                 self._title(
                     f"No index file covers offsets {details['from_offset']} to {details['to_offset']}, and --no-scan "

@@ -114,14 +114,19 @@ class KeysSearch(LogSearch):
         self._found_topics = topics
         self._number = number
         self._asked_topics = [] if question.scan is ScanMode.EVERYTHING else self._topics()
-        self._segments = [
-            segment if segment.file is not None else replace(segment, to_offset=min(segment.to_offset, self._below))
+        searched = [
+            segment
             for segment in self._segments_for_keys(scans_all=not self._asked_topics)
             if segment.from_offset < self._below and segment.to_offset > self._from
         ]
-        self.receipt.index_files_skipped -= sum(segment.file is not None for segment in self._segments)
-        if any(segment.file is not None or segment.seam for segment in self._segments):
+        if any(segment.is_told for segment in searched):
             self.receipt.index_source = store.index_source()
+        self._segments = [
+            segment if segment.file is not None else replace(segment, to_offset=min(segment.to_offset, self._below))
+            for segment in searched
+            if not segment.bare
+        ]
+        self.receipt.index_files_skipped -= sum(segment.file is not None for segment in self._segments)
         self._scanned: dict[int, Scanned] = {}
         self._is_topic_fit: dict[int, bool] = {}
         self._checker: Any = None

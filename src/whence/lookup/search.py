@@ -348,9 +348,11 @@ class LogSearch:
             if segment.to_offset <= self._from or segment.from_offset >= self._below:
                 self._step("skipped", file=segment.file, why="the page before went past it")
                 continue
-            if receipt.index_source == "none" and (segment.file is not None or segment.seam):
+            if receipt.index_source == "none" and segment.is_told:
                 receipt.index_source = self.store.index_source()
-            if segment.file is None:
+            if segment.bare:
+                self._step("bare", from_offset=segment.from_offset, to_offset=segment.to_offset)
+            elif segment.file is None:
                 yield from self._scan_for_keys(segment, keys)
             else:
                 receipt.index_files_skipped -= 1

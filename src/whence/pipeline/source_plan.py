@@ -105,7 +105,7 @@ def plan_read(store: MessageStore, options: SourceOptions, wanted: Wanted) -> li
             if segment.to_offset <= begin or segment.from_offset >= end:
                 continue
             piece = Piece(segment.from_offset, segment.to_offset)
-            if segment.file is None and not segment.seam:
+            if not segment.is_told:
                 uncovered.append(piece)
             elif covered and covered[-1].to_offset == piece.from_offset:
                 covered[-1] = Piece(covered[-1].from_offset, piece.to_offset)

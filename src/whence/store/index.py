@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -19,6 +20,7 @@ from whence.formats.rocketmq.message import Message
 from whence.store.commit_log import CommitLog
 from whence.store.damage import Damage, DamageKind
 from whence.store.index_file import IndexFile, Shape
+from whence.store.whole_index import Reach, WholeIndex
 
 HEADER_TRIES = 3  # a broker writes the header field by field: a reader that comes between two looks again
 HEADER_PAUSE_S = 0.001
@@ -29,7 +31,8 @@ WALKED_SIZE = 131072  # bytes of log before the newest index file's end that are
 class Segment:
     """A stretch ``[from_offset, to_offset)`` of the log and the index file that covers it.
 
-    A stretch that no index file covers has None, lies in one log file and is scanned.
+    A stretch that no index file covers has None. It lies in one log file and is scanned, unless it is ``bare``: its
+    messages have no items, as the maker of all files says.
 
     ``seam``: nothing but the records at which index files begin and end. A message's items may straddle two
     files, so those records are always read; that is no scan.
@@ -39,6 +42,12 @@ class Segment:
     to_offset: int
     file: IndexFile | None
     seam: bool = False
+    bare: bool = False
+
+    @property
+    def is_told(self) -> bool:
+        """Whether an index tells of its messages, so that none of them is scanned."""
+        return self.file is not None or self.seam or self.bare
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +66,6 @@ class Cover:
 
 
 EVERYWHERE = ((0, OFFSET_MAX),)
-
-_Stretch = tuple[int, int, IndexFile | None]
-"""From where to where, and the file that covers it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Reach:
-    """What one file can be believed for: all messages between the records at ``begin`` and ``end``.
-
-    Those two records themselves may have items in other files. ``begin_next`` and ``end_next`` are where the
-    records behind them begin.
-    """
-
-    file: IndexFile
-    begin: int
-    begin_next: int
-    end: int
-    end_next: int
-    end_timestamp_ms: int
-    full: bool
 
 
 class Index:
@@ -100,7 +89,7 @@ class Index:
         self._states: dict[Path, FileState] = {}
         self._files: dict[Path, IndexFile] = {}
         self._unreadable: list[Damage] = []
-        self._reaches: dict[IndexFile, tuple[bytes, _Reach | None]] = {}
+        self._reaches: dict[IndexFile, tuple[bytes, Reach | None]] = {}
         self.refresh()
 
     def refresh(self) -> None:
@@ -201,16 +190,22 @@ class Index:
         self._states.pop(file.path, None)
         self._unfit.add(file)
 
-    def cover(self, log: CommitLog, limits: Mapping[Path, Sequence[tuple[int, int]]] = MappingProxyType({})) -> Cover:
+    def cover(
+        self,
+        log: CommitLog,
+        limits: Mapping[Path, Sequence[tuple[int, int]]] = MappingProxyType({}),
+        whole: WholeIndex | None = None,
+    ) -> Cover:
         """Cut the log into what an index file covers and what has to be scanned.
 
-        ``limits``: between which offsets the files of a folder are believed at most, where that is known.
+        ``limits``: between which offsets the files of a folder are believed at most, where that is known. ``whole``:
+        what is known of all files of a folder together; it was read before this is called.
         """
         self.refresh()
         begin_offset = log.begin_offset
         not_used = list(self._unreadable)
-        expired: list[IndexFile] = []
-        reaches: list[_Reach] = []
+        expired: list[Reach] = []
+        reaches: list[Reach] = []
         for file in self._files.values():
             if file in self._distrusted:
                 not_used.append(_not_used(file, self._distrusted[file], DamageKind.BAD_CHAIN))
@@ -228,54 +223,62 @@ class Index:
             if reach is None:
                 continue
             if reach.end < begin_offset:
-                expired.append(file)
+                expired.append(reach)
             else:
                 reaches.append(reach)
         reaches.sort(key=lambda reach: (reach.begin, reach.end))
         for folder in self.folders:
             self._drop_unfit(folder, reaches, log, not_used)
-        hops = {reach.begin: reach.begin_next for reach in reaches}
-        hops |= {reach.end: reach.end_next for reach in reaches}
-        stretches: list[_Stretch] = [(begin_offset, OFFSET_MAX, None)]
+        hops: dict[int, int] = {}
+        for reach in reaches:
+            within = limits.get(reach.file.path.parent, EVERYWHERE)
+            for edge, behind in ((reach.begin, reach.begin_next), (reach.end, reach.end_next)):
+                if any(first <= edge < last for first, last in within):
+                    hops[edge] = behind
+        bare = [] if whole is None else whole.bare((*expired, *reaches))
+        segments = [Segment(begin_offset, OFFSET_MAX, None)]
         for folder in self.folders:
             mine = [reach for reach in reaches if reach.file.path.parent == folder]
-            within = limits.get(folder, EVERYWHERE)
-            stretches = [
+            covering = _covering(mine, limits.get(folder, EVERYWHERE))
+            if whole is not None and whole.folder == folder:
+                covering += [Segment(begin, end, None, bare=True) for begin, end in bare]
+                covering.sort(key=lambda segment: segment.from_offset)
+            segments = [
                 part
-                for begin, end, file in stretches
+                for segment in segments
                 for part in (
-                    _covered(begin, end, mine, within)
-                    if file is None and not _is_seam(begin, end, hops)
-                    else [(begin, end, file)]
+                    [segment]
+                    if segment.is_told or _is_seam(segment.from_offset, segment.to_offset, hops)
+                    else _covered(segment.from_offset, segment.to_offset, covering)
                 )
             ]
-        position = stretches[-1][0]
+        position = segments.pop().from_offset  # behind it nothing is covered
         end_offset = log.end_offset(boundary=position)
-        stretches[-1] = (position, end_offset, None)
+        segments.append(Segment(position, end_offset, None))
 
+        edges = sorted(hops.items())
         last = max(reaches, key=lambda reach: reach.end, default=None)
+        indexed_to, timestamp_ms = (last.end_next, last.header.end_timestamp_ms) if last else (None, None)
+        if whole is not None and bare and bare[-1][1] > (indexed_to or 0):
+            indexed_to, timestamp_ms = bare[-1][1], _timestamp(log, whole.last_record_offset) or timestamp_ms
         return Cover(
             begin_offset=begin_offset,
             end_offset=end_offset,
             segments=tuple(
-                segment
-                for begin, end, file in stretches
-                if begin < end
-                for segment in (
-                    _uncovered(begin, end, log, _is_seam(begin, end, hops))
-                    if file is None
-                    else [Segment(begin, end, file)]
-                )
+                part
+                for segment in segments
+                if segment.from_offset < segment.to_offset
+                for part in ([segment] if segment.is_told else _uncovered(segment, log, edges))
             ),
             file_count=len(self._files) + len(self._unreadable),
-            expired=tuple(expired),
+            expired=tuple(reach.file for reach in expired),
             not_used=tuple(not_used),
-            indexed_to_offset=last.end_next if last else None,
-            indexed_to_timestamp_ms=last.end_timestamp_ms if last else None,
+            indexed_to_offset=indexed_to,
+            indexed_to_timestamp_ms=timestamp_ms,
             log_damage=tuple(log.damage(end_offset)),
         )
 
-    def _drop_unfit(self, folder: Path, reaches: list[_Reach], log: CommitLog, not_used: list[Damage]) -> None:
+    def _drop_unfit(self, folder: Path, reaches: list[Reach], log: CommitLog, not_used: list[Damage]) -> None:
         """Take out the newest file of a folder as long as its items do not lead to their messages."""
         while mine := [reach for reach in reaches if reach.file.path.parent == folder]:
             newest = max(mine, key=lambda reach: reach.end)
@@ -289,7 +292,7 @@ class Index:
                 self.forget(newest.file)
             reaches.remove(newest)
 
-    def _reach(self, file: IndexFile, log: CommitLog) -> _Reach | None:
+    def _reach(self, file: IndexFile, log: CommitLog) -> Reach | None:
         """What this file covers; None if nothing was put into it. The reason it is not believed is an error."""
         known = self._reaches.get(file)
         if known is not None and self._is_full(file):
@@ -311,7 +314,7 @@ class Index:
         self._reaches[file] = (header_bytes, reach)
         return reach
 
-    def _check(self, file: IndexFile, header_bytes: bytes, log: CommitLog) -> _Reach | None:
+    def _check(self, file: IndexFile, header_bytes: bytes, log: CommitLog) -> Reach | None:
         header = decode_header(header_bytes)
         if header.item_count <= 1:
             return None
@@ -325,7 +328,7 @@ class Index:
         if end >= log.begin_offset:
             end_next = next_record(log, end, header.end_timestamp_ms, "end")
         full = file.shape is not None and header.item_count >= file.shape.item_capacity
-        return _Reach(file, begin, begin_next, end, end_next, header.end_timestamp_ms, full)
+        return Reach(file, header, begin_next, end_next, full)
 
     def _sample(self, file: IndexFile, log: CommitLog) -> None:
         """Look whether items of the newest file lead to their messages: the last, the one before, 2, 4, 8 ... back.
@@ -411,25 +414,46 @@ def next_record(log: CommitLog, physical_offset: int, timestamp_ms: int, which: 
     return log.next_boundary(physical_offset + message.size)
 
 
-def _covered(
-    from_offset: int, to_offset: int, reaches: list[_Reach], within: Sequence[tuple[int, int]]
-) -> list[_Stretch]:
-    """A stretch, cut into what the files cover, within some stretches, and what they do not."""
-    stretches: list[_Stretch] = []
+def _covering(reaches: Sequence[Reach], within: Sequence[tuple[int, int]]) -> list[Segment]:
+    """What the files cover at most, within some stretches."""
+    return [
+        Segment(max(reach.begin_next, first), min(reach.end, behind), reach.file)
+        for reach in reaches
+        for first, behind in within
+    ]
+
+
+def _covered(from_offset: int, to_offset: int, covering: Sequence[Segment]) -> list[Segment]:
+    """A stretch, cut into what is covered and what is not; the last part is not, and may be empty."""
+    segments: list[Segment] = []
     position = from_offset
-    for reach in reaches:
-        for first, behind in within:
-            begin, end = max(reach.begin_next, position, first), min(reach.end, to_offset, behind)
-            if begin < end:
-                stretches += [(position, begin, None), (begin, end, reach.file)]
-                position = end
-    stretches.append((position, to_offset, None))
-    return [(begin, end, file) for begin, end, file in stretches if begin < end]
+    for segment in covering:
+        begin, end = max(segment.from_offset, position), min(segment.to_offset, to_offset)
+        if begin < end:
+            if position < begin:
+                segments.append(Segment(position, begin, None))
+            segments.append(replace(segment, from_offset=begin, to_offset=end))
+            position = end
+    return [*segments, Segment(position, to_offset, None)]
 
 
-def _uncovered(from_offset: int, to_offset: int, log: CommitLog, seam: bool) -> list[Segment]:
-    """A stretch that has to be scanned, as segments of one log file each."""
-    return [Segment(begin, end, None, seam) for begin, end in log.pieces(from_offset, to_offset)]
+def _uncovered(stretch: Segment, log: CommitLog, hops: Sequence[tuple[int, int]]) -> list[Segment]:
+    """A stretch that has to be read, as seams and what lies between them, in segments of one log file each."""
+    parts: list[Segment] = []
+    position, to_offset = stretch.from_offset, stretch.to_offset
+    for edge, behind in hops[bisect_left(hops, (position, 0)) : bisect_left(hops, (to_offset, 0))]:
+        if position < edge:
+            parts.append(Segment(position, edge, None))
+        if parts and parts[-1].seam and parts[-1].to_offset == edge:
+            edge = parts.pop().from_offset
+        position = min(behind, to_offset)
+        parts.append(Segment(edge, position, None, seam=True))
+    parts.append(Segment(position, to_offset, None))
+    return [
+        replace(part, from_offset=begin, to_offset=end)
+        for part in parts
+        for begin, end in log.pieces(part.from_offset, part.to_offset)
+    ]
 
 
 def _is_seam(begin: int, end: int, hops: dict[int, int]) -> bool:
@@ -437,6 +461,14 @@ def _is_seam(begin: int, end: int, hops: dict[int, int]) -> bool:
     while begin < end and begin in hops:
         begin = hops[begin]
     return begin >= end
+
+
+def _timestamp(log: CommitLog, physical_offset: int) -> int | None:
+    """When the record at this offset was stored; None if it cannot be read."""
+    try:
+        return log.read(physical_offset).store_timestamp_ms
+    except (FormatError, StoreError):
+        return None
 
 
 def _unreadable(path: Path, error: StoreError) -> Damage:

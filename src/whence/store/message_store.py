@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from whence.store.field_index import FieldIndex
     from whence.store.sidecar import Claim, Sidecar
     from whence.store.time_blocks import TimeBlocks
+    from whence.store.whole_index import WholeIndex
 
 BATCH_QUEUES = "batchconsumequeue"
 QUEUE_FOLDERS = ("consumequeue", BATCH_QUEUES)
@@ -152,7 +153,7 @@ class MessageStore:
         claim = self.claim()
         state = (self.commit_log.state(), self.index.state(), claim)
         if self._cover is None or state != self._cover_state:
-            self._cover = self.index.cover(self.commit_log, self._limits(claim))
+            self._cover = self.index.cover(self.commit_log, self._limits(claim), self._whole_index(claim))
             # The log may have grown while it was asked what lies behind its end: then the next question looks again.
             is_current = self._cover.end_offset == self.commit_log.seen_end_offset
             self._cover_state = (self.commit_log.state(), *state[1:]) if is_current else ()
@@ -185,12 +186,24 @@ class MessageStore:
         # Before what was built, and behind it, a broker's files are what they always are.
         return {own: (), self.folder / "index": tuple(zip((0, *begins[1:]), (*ends[:-1], OFFSET_MAX), strict=True))}
 
+    def _whole_index(self, claim: Sidecar | None) -> WholeIndex | None:
+        """What the sidecar says of all its index files together, if it was a build or a follower that made them.
+
+        A store of whence's own makes its index itself: of that a sidecar knows nothing. Where no file was made, no
+        index was: the first message asks for one, even if it has no items.
+        """
+        if self.sidecar is None or claim is None or is_file(self.folder / "whence.json") or not claim.index_names:
+            return None
+        return claim.whole_index(self.folder if claim.in_place else self.sidecar, self.commit_log)
+
     def index_source(self) -> str:
         """Who made the index that covers the log now: ``whence``, if all of it is whence's own, or ``broker``."""
         cover = self.cover()
         if self._source is None or self._source[0] is not cover:
             used = [segment.file for segment in cover.segments if segment.file is not None]
-            self._source = (cover, "whence" if self._is_indexed_by_us(used) else "broker")
+            is_bare = not used and any(segment.bare for segment in cover.segments)
+            is_ours = is_bare or self._is_indexed_by_us(used)
+            self._source = (cover, "whence" if is_ours else "broker")
         return self._source[1]
 
     def _is_indexed_by_us(self, used: list[IndexFile]) -> bool:

@@ -59,6 +59,7 @@ from whence.store.field_claim import (
 from whence.store.index_file import IndexFile, Shape
 from whence.store.message_store import Dialect
 from whence.store.scan import Reason
+from whence.store.whole_index import WholeIndex
 
 NAME = "sidecar.json"
 VERSION = 1
@@ -125,6 +126,30 @@ class Sidecar:
             if not is_same_record(log, *mark):
                 return count
         return len(marks)
+
+    def believed(self, log: CommitLog) -> tuple[tuple[int, int], ...]:
+        """What of the log is indexed for sure: nothing of another log, and behind the last record only blanks.
+
+        A log that lost what followed its last record in a crash may have gone on there with others.
+        """
+        if not self.is_of(log):
+            return ()
+        end = self.last_record_offset + int.from_bytes(self.last_record[:4], "big")
+        end = max(end, self.indexed[0][0] if self.indexed else 0, log.begin_offset)
+        while (behind := log.next_boundary(end)) > end:
+            end = behind
+        return tuple((begin, min(to, end)) for begin, to in self.indexed if begin < end)
+
+    def whole_index(self, root: Path, log: CommitLog) -> WholeIndex:
+        """What is said of all index files below ``root``, where they were made."""
+        return WholeIndex(
+            root / "index",
+            self.shape,
+            self.index_names,
+            self.newest_header,
+            self.believed(log),
+            self.last_record_offset,
+        )
 
     def lacks_file(self, log: CommitLog) -> bool:
         """Whether a file came into the log late: behind it the log was indexed before it was there."""
