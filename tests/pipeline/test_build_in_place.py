@@ -5,15 +5,19 @@ from pathlib import Path
 
 import pytest
 
+import whence
 from tests.disks import small_disk
 from tests.pipeline.test_build import DyingDisk, OneByOne, grow, published, short_stretches, unflushed
 from tests.pipeline.test_build_faults import begin_store, check_answered, records, try_build
 from tests.pipeline.test_repair import flip, repair, verify, without_spark
+from tests.reference import Record
 from tests.store.test_dispatch import files_below
 from tests.store_maker import log_bytes, message, place
 from whence.errors import FullError
+from whence.files.names import sidecar_of
 from whence.pipeline.jobs import BuildOptions, build_indexes
 from whence.store.index_file import Shape
+from whence.store.message_store import MessageStore
 
 __all__ = ["short_stretches", "unflushed", "without_spark"]
 pytestmark = pytest.mark.usefixtures("short_stretches")
@@ -92,3 +96,62 @@ def test_a_store_on_another_disk_than_its_sidecar_is_repaired_in_place(golden, t
         assert repair(store, in_place=True).is_healthy
         assert in_place(store) == built
         assert verify(store).is_healthy
+
+
+def into_sidecar(store: Path) -> dict[str, bytes]:
+    files = published(sidecar_of(store))
+    return {name: data for name, data in files.items() if name.startswith(("index/", "consumequeue/"))}
+
+
+def read_queues(store: MessageStore, placed: list[Record]) -> list[int]:
+    """The messages that are not where their queues say, by their number."""
+    return [
+        number
+        for number, record in enumerate(placed)
+        if [each.physical_offset for each in store.read_queue(record.topic, record.queue, record.queue_offset)]
+        != [record.physical_offset]
+    ]
+
+
+def test_what_an_earlier_build_left_in_the_sidecar_is_not_read_and_goes(tmp_path):
+    store = begin_store(tmp_path / "store", records(60))
+    sidecar = sidecar_of(store)
+    assert try_build(store, sidecar)
+    with MessageStore(store, sidecar=sidecar) as reader, whence.open(store) as opened:
+        assert read_queues(reader, place(records(60))) == []
+        grow(store, records(90))
+        left = {path: path.read_bytes() for path in sidecar.rglob("*") if path.is_file() and path.parent != sidecar}
+        assert try_build(store, sidecar, root=store)
+        assert in_place(store)
+        assert into_sidecar(store) == {}
+        assert not (sidecar / "index").exists() and not (sidecar / "consumequeue").exists()
+        for path, data in left.items():  # as if the build had been killed when it had just said so, and worse
+            if "times" not in path.parts:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(bytes(len(data)))
+        for queues in (reader, MessageStore(store, sidecar=sidecar)):
+            assert read_queues(queues, place(records(90))) == []
+            assert queues.queues("T") == [0, 1, 2]
+        for record in place(records(90)):
+            answer = opened.find(topic=record.topic, queue=record.queue, queue_offset=record.queue_offset)
+            assert [message.physical_offset for message in answer] == [record.physical_offset]
+        assert verify(store).is_healthy
+    check_answered(store, sidecar, records(90))
+    grow(store, records(95))
+    assert try_build(store, sidecar, root=store)
+    assert into_sidecar(store) == {}
+
+
+def test_a_build_into_the_sidecar_leaves_the_store_as_one_in_place_made_it(tmp_path):
+    store = begin_store(tmp_path / "store", records(60))
+    sidecar = sidecar_of(store)
+    assert try_build(store, sidecar, root=store)
+    before = in_place(store)
+    grow(store, records(90))
+    with MessageStore(store, sidecar=sidecar) as reader:
+        assert read_queues(reader, place(records(90))) == list(range(60, 90))
+        assert try_build(store, sidecar)
+        assert read_queues(reader, place(records(90))) == []
+    assert in_place(store) == before
+    assert verify(store).is_healthy
+    check_answered(store, sidecar, records(90))

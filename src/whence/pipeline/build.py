@@ -473,6 +473,8 @@ class Build:
         size = queues_size(root) if Kind.INDEX in kinds else 0
         sidecar = self._claim(taken, names, newest, without_folder, size if Kind.QUEUES in kinds else 0)
         sidecar.write(self._place.sidecar, self._disk)
+        if self._place.in_place:
+            self._remove_from_sidecar()
         skipped = len(before) - sum(1 for name in before if root / "index" / name in kept)
         return Built(
             files=tuple(published),
@@ -591,6 +593,15 @@ class Build:
                 path = folder / name
                 if _is_published_name(name) and path not in kept and (idle is None or path != idle.path):
                     self._disk.remove(path)
+
+    def _remove_from_sidecar(self) -> None:
+        """Remove the index and the queues of a build before that was not in place: nobody reads them any more."""
+        sidecar = self._place.sidecar
+        for folder in [sidecar / "index", *(folder for folder, _ in queue_folders(sidecar))]:
+            for name in filter(_is_published_name, _names_in(folder)):
+                self._disk.remove(folder / name)
+            with suppress(OSError):
+                os.removedirs(folder)
 
 
 def goes_on(log: CommitLog, place: BuildPlace, settings: BuildSettings, known: Sidecar | None) -> bool:

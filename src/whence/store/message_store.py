@@ -76,6 +76,7 @@ class MessageStore:
         self.stretch_keys = StretchKeys(self.commit_log)
         self.asked_dialect = dialect
         self._queues: OrderedDict[tuple[str, int], ConsumeQueue] = OrderedDict()
+        self._roots_of_queues: tuple[Path, ...] = self.roots
         self._cover: Cover | None = None
         self._cover_state: tuple[object, ...] = ()
         self._claim: Claim | None = None
@@ -250,14 +251,25 @@ class MessageStore:
 
     # -- queues and topics -----------------------------------------------------------------------------------
 
+    def queue_roots(self) -> tuple[Path, ...]:
+        """Where queues are looked for, in this order: not in a sidecar that says that they lie in the store.
+
+        It may have some of before, which nobody lets grow and nobody verifies.
+        """
+        claim = self.claim()
+        return self.roots if claim is None or not claim.in_place else (self.folder,)
+
     def queue_folder(self, topic: str, queue: int) -> Path:
         """The folder of a queue; a topic that is no plain name never becomes a path."""
         if not can_be_folder(topic) or queue < 0:
             raise NotFoundError(f"topic {topic!r} has no queue {queue}")
-        places = [root / kind / topic / str(queue) for root in self.roots for kind in QUEUE_FOLDERS]
+        places = [root / kind / topic / str(queue) for root in self.queue_roots() for kind in QUEUE_FOLDERS]
         return next(filter(is_folder, places), self.folder / QUEUE_FOLDERS[0] / topic / str(queue))
 
     def queue(self, topic: str, queue: int) -> ConsumeQueue:
+        if (roots := self.queue_roots()) != self._roots_of_queues:
+            self._close_queues()
+            self._roots_of_queues = roots
         found = self._queues.get((topic, queue))
         if found is None:
             folder = self.queue_folder(topic, queue)
@@ -275,18 +287,18 @@ class MessageStore:
         """The queues of a topic that have a folder."""
         if not can_be_folder(topic):
             return []
-        places = (root / kind / topic for root in self.roots for kind in QUEUE_FOLDERS)
+        places = (root / kind / topic for root in self.queue_roots() for kind in QUEUE_FOLDERS)
         names = {name for place in places for name in _folders_in(place)}
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     def topics_source(self) -> str:
         """Who tells which topics there are: the ``sidecar``, which was built from the log, or the ``broker``."""
-        is_told = self.sidecar is not None and is_folder(self.sidecar / "consumequeue")
+        is_told = self.sidecar in self.queue_roots() and is_folder(self.sidecar / "consumequeue")
         return "sidecar" if is_told and self.index_source() == "whence" else "broker"
 
     def topics(self) -> frozenset[str]:
         """The topics that the queue folders, the sidecar and ``config/topics.json`` name."""
-        places = [root / kind for root in self.roots for kind in QUEUE_FOLDERS]
+        places = [root / kind for root in self.queue_roots() for kind in QUEUE_FOLDERS]
         state = tuple(_modified(folder) for folder in (*places, self.folder / "config", *self.roots))
         if self._topics is None or self._topics[0] != state:
             names = {name for place in places for name in _folders_in(place)}
@@ -342,10 +354,13 @@ class MessageStore:
             return Dialect.V5_3 if message.properties_data.endswith(VALUE_END.encode()) else Dialect.V4_9
         return None
 
-    def close(self) -> None:
+    def _close_queues(self) -> None:
         for queue in self._queues.values():
             queue.close()
         self._queues.clear()
+
+    def close(self) -> None:
+        self._close_queues()
         for field in self._fields.values():
             field.close()
         self.index.close()
