@@ -9,13 +9,14 @@ import pytest
 
 from tests.golden import CLEAN, CRASHED, DIRECT, GoldenStore
 from tests.pipeline.test_build import OneByOne, build, settings_of
-from tests.reference import PREPARED, ROLLBACK, Record, build_index, encode_record
-from tests.store_maker import T, make_store, message, place, write_index
+from tests.reference import PREPARED, ROLLBACK, Record, build_index, encode_blank, encode_record
+from tests.store_maker import FILE_SIZE, T, make_store, message, place, write_index
 from whence.files.disk import Disk
 from whence.formats.rocketmq.checkpoint import Checkpoint, encode_checkpoint
 from whence.pipeline.verify import Verified, Verify, VerifyPlace, VerifySettings, work_folder
 from whence.store.commit_log import CommitLog
 from whence.store.findings import LISTED_MAX, FindingKind
+from whence.store.index_file import Shape
 from whence.store.message_store import Dialect
 from whence.store.sidecar import read_sidecar
 
@@ -47,6 +48,23 @@ def verify_sidecar(store: GoldenStore, folder: Path, sidecar: Path, *, jobs: int
 
 def files_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_build_of_a_log_of_blanks_alone_is_healthy(tmp_path, count):
+    store, sidecar = tmp_path / "store", tmp_path / "sidecar"
+    (store / "commitlog").mkdir(parents=True)
+    for number in range(max(count, 1)):
+        blank = encode_blank(FILE_SIZE) if number < count else b""
+        (store / "commitlog" / f"{FILE_SIZE * number:020d}").write_bytes(blank.ljust(FILE_SIZE, b"\0"))
+    shape, dialect, queue_file_size = Shape(7, 20), Dialect.V5_5, 200
+    built = build(store, sidecar, shape=shape, dialect=dialect, queue_file_size=queue_file_size)
+    assert built.messages == 0
+    claim = read_sidecar(sidecar)
+    assert claim is not None
+    place = VerifyPlace(store, sidecar, sidecar, claim.index_names, claim.indexed_to, claim, is_exact=True)
+    found = run(place, VerifySettings(shape, dialect, queue_file_size))
+    assert (found.damage, found.is_healthy) == ([], True)
 
 
 @pytest.mark.parametrize("jobs", [1, 7])

@@ -271,8 +271,8 @@ class Build:
         started = time.monotonic()
         before = self._prepare()
         taken = scan_stretches(self._stretches, self._recipe, self._work, self._runner, before)
-        messages = sum(spilled.message_count for spilled in taken)
-        made = self._make(taken) if messages else []
+        # A file of the log that has a blank alone is indexed, too: it has a file of time blocks, with none in it.
+        made = self._make(taken) if any(each.begin_offset < each.end_offset for each in taken) else []
         if not all(path.exists() or target.exists() for path, target in self._places(made).renames):
             # A build that was killed had published it, and since then somebody removed it.
             for note in self._work.glob("*.made"):
