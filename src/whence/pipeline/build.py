@@ -40,7 +40,7 @@ from whence.formats.rocketmq.index_file import (
     decode_header,
 )
 from whence.formats.time_blocks import TIME_BLOCK
-from whence.pipeline.plan import cut_ranges, group_count, plan_index
+from whence.pipeline.plan import IndexPlan, cut_ranges, group_count, plan_index
 from whence.pipeline.scanning import cut_stretches, scan_stretches
 from whence.pipeline.task_runner import CountedRunner, TaskRunner
 from whence.pipeline.tasks import (
@@ -272,7 +272,8 @@ class Build:
         before = self._prepare()
         taken = scan_stretches(self._stretches, self._recipe, self._work, self._runner, before)
         # A file of the log that has a blank alone is indexed, too: it has a file of time blocks, with none in it.
-        made = self._make(taken) if any(each.begin_offset < each.end_offset for each in taken) else []
+        is_new = any(spilled.begin_offset < spilled.end_offset for spilled in taken)
+        made = self._make(taken) if is_new or self._is_longer() else []
         if not all(path.exists() or target.exists() for path, target in self._places(made).renames):
             # A build that was killed had published it, and since then somebody removed it.
             for note in self._work.glob("*.made"):
@@ -382,6 +383,9 @@ class Build:
             newest = known.newest_header
             newest_path = str(self._place.root / "index" / known.index_names[-1])
             room = shape.item_capacity - newest.next_item
+        plans = plan_index(taken, shape.item_capacity - FIRST_ITEM, room)
+        if not plans and self._is_longer():
+            plans = [IndexPlan((), None, goes_on=True)]
         tasks = [
             IndexTask(
                 key=f"index-{number}-{digest}",
@@ -393,11 +397,15 @@ class Build:
                 goes_on_with=newest_path if plan.goes_on else "",
                 with_sums=self._settings.with_sums,
             )
-            for number, plan in enumerate(plan_index(taken, shape.item_capacity - FIRST_ITEM, room))
+            for number, plan in enumerate(plans)
         ]
         # With fewer files than cores, one of them would wait for the others: each file is two tasks then.
         is_shared = not self._runner.has_twins and 0 < len(tasks) < (self._settings.jobs or self._runner.slots)
         return [half for task in tasks for half in (self._halves(task) if is_shared else (task,))]
+
+    def _is_longer(self) -> bool:
+        """Whether the newest index file has more than was noted: then it is made anew, also if nothing is put into it."""
+        return self._known is not None and not is_as_left(self._place, self._known)
 
     def _halves(self, task: IndexTask) -> Iterator[IndexTask]:
         """Two tasks that fill the file of one."""
@@ -462,15 +470,16 @@ class Build:
         ]
         if self._replaces:  # while files of both lie side by side, nobody is to believe them or to go on with them
             self._claim((), (), NO_HEADER, (), 0).write(self._place.sidecar, self._disk)
-        # The index file that became longer is the last: until then what is known is so, and can be gone on with.
+        # The index file that became longer is the last: until then what is known is so. Readers count items that
+        # sidecar.json does not know of as another's.
         longer = [root / "index" / name for name in before[-1:]]
         self._rename([each for each in renames if each[1] not in longer])
-        self._rename([each for each in renames if each[1] in longer])
         without_folder = sorted({topic for each in taken for topic in each.without_folder})
         kept = {target for _, target in renames}
         self._remove_others(kept | {root / "index" / name for name in before}, taken)
         kinds = self._settings.kinds
         size = queues_size(root) if Kind.INDEX in kinds else 0
+        self._rename([each for each in renames if each[1] in longer])
         sidecar = self._claim(taken, names, newest, without_folder, size if Kind.QUEUES in kinds else 0)
         sidecar.write(self._place.sidecar, self._disk)
         if self._place.in_place:
@@ -624,7 +633,8 @@ def goes_on(log: CommitLog, place: BuildPlace, settings: BuildSettings, known: S
             return False  # a broker has gone on
     if not all(size_of(path) == known.shape.file_size for path in paths):
         return False
-    if paths and header_of(paths[-1]) != known.newest_header:
+    newest = header_of(paths[-1]) if paths else known.newest_header
+    if newest is None or not newest.has_grown_from(known.newest_header):
         return False
     if Kind.QUEUES in settings.kinds and (not known.has_queues or queues_size(place.root) < known.queues_size):
         return False  # they are a broker's, or one is gone, or is not as it was
@@ -633,6 +643,12 @@ def goes_on(log: CommitLog, place: BuildPlace, settings: BuildSettings, known: S
     base = log.base_of(known.last_record_offset)
     times_size = 0 if base is None else size_of(place.sidecar / "times" / offset_name(base))
     return times_size > 0 and times_size % TIME_BLOCK.itemsize == 0
+
+
+def is_as_left(place: BuildPlace, known: Sidecar) -> bool:
+    """Whether the newest index file is as the last build left it. One that was killed may have put more into it."""
+    names = known.index_names
+    return not names or header_of(place.root / "index" / names[-1]) == known.newest_header
 
 
 def nothing_built(place: BuildPlace, known: Sidecar) -> Built:

@@ -397,12 +397,7 @@ def field_goes_on(log: CommitLog, folder: Path, shape: Shape, sidecar: Sidecar, 
             return False
         header = header_of(path)
         # A build that was killed may have put more into the newest one than it said.
-        if is_newest and (
-            header is None
-            or header.item_count < newest.item_count
-            or header.begin_physical_offset != newest.begin_physical_offset
-            or header.begin_timestamp_ms != newest.begin_timestamp_ms
-        ):
+        if is_newest and (header is None or not header.has_grown_from(newest)):
             return False
     return True
 

@@ -20,7 +20,17 @@ from whence.files.folder import is_folder
 from whence.files.lock import StoreLock
 from whence.files.names import shown_zone, sidecar_of
 from whence.formats.rocketmq.index_file import FIRST_ITEM
-from whence.pipeline.build import ALL_KINDS, WORK, Build, BuildPlace, BuildSettings, Built, goes_on, nothing_built
+from whence.pipeline.build import (
+    ALL_KINDS,
+    WORK,
+    Build,
+    BuildPlace,
+    BuildSettings,
+    Built,
+    goes_on,
+    is_as_left,
+    nothing_built,
+)
 from whence.pipeline.expression_session import ANSI, ZONE
 from whence.pipeline.field_evaluation import Definition, Evaluator
 from whence.pipeline.fields import FieldBuild, FieldSettings, is_complete
@@ -96,7 +106,8 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
         fields = wanted_fields(known, options.fields)
         log, built = store.commit_log, None
         if known is not None and goes_on(log, place, settings, known):
-            if log.end_offset(boundary=known.indexed_to) == known.indexed_to:
+            is_all = log.end_offset(boundary=known.indexed_to) == known.indexed_to
+            if is_all and (Kind.INDEX not in settings.kinds or is_as_left(place, known)):
                 shutil.rmtree(sidecar / WORK, ignore_errors=True)
                 built = nothing_built(place, known)
                 is_whole = is_complete(log, sidecar, settings.shape, known, fields)

@@ -173,7 +173,7 @@ class FieldIndex:
         if file.path.name == claim.index_names[-1]:
             noted = claim.newest_header
             # A build that has not said so yet may have put more into it.
-            is_noted = header.item_count >= noted.item_count and _begin(header) == _begin(noted)
+            is_noted = header.has_grown_from(noted)
             header = noted
         else:
             is_noted = header.item_count == claim.shape.item_capacity
@@ -199,10 +199,6 @@ def _set_shape(file: IndexFile, shape: Shape) -> None:
     if not file.fits(shape):
         raise CorruptError("its header, its slots and its first and last items do not fit together", position=0)
     file.shape = shape
-
-
-def _begin(header: IndexHeader) -> tuple[int, int]:
-    return header.begin_timestamp_ms, header.begin_physical_offset
 
 
 def _lost(used: Sequence[FieldFile | None], claim: FieldClaim) -> Iterator[tuple[int, int]]:

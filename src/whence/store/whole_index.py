@@ -93,11 +93,6 @@ class WholeIndex:
 
     def _is_as_noted(self, name: str, reach: Reach) -> bool:
         """Whether a file has all that was said to be in it."""
-        header, noted = reach.header, self.newest_header
-        if name != self.names[-1]:
-            return header.item_count == self.shape.item_capacity
-        return (
-            header.item_count >= noted.item_count
-            and reach.end >= noted.end_physical_offset
-            and (header.begin_timestamp_ms, reach.begin) == (noted.begin_timestamp_ms, noted.begin_physical_offset)
-        )
+        if name == self.names[-1]:
+            return reach.header.has_grown_from(self.newest_header)
+        return reach.header.item_count == self.shape.item_capacity

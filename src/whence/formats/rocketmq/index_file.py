@@ -80,6 +80,15 @@ class IndexHeader:
         """The number that the next item gets; items 1 to ``next_item - 1`` are there."""
         return max(self.item_count, FIRST_ITEM)
 
+    def has_grown_from(self, noted: IndexHeader) -> bool:
+        """Whether a file that had the header ``noted`` can have this one now: all of it is there, and maybe more."""
+        return noted.next_item == FIRST_ITEM or (
+            self.item_count >= noted.item_count
+            and self.end_physical_offset >= noted.end_physical_offset
+            and (self.begin_timestamp_ms, self.begin_physical_offset)
+            == (noted.begin_timestamp_ms, noted.begin_physical_offset)
+        )
+
 
 NO_HEADER = IndexHeader(0, 0, 0, 0, 0, 0)
 """That of a file into which nothing was written yet."""
