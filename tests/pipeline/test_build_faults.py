@@ -25,14 +25,17 @@ from tests.pipeline.test_build import (
     short_stretches,
     unflushed,
 )
+from tests.pipeline.test_verify import run
 from tests.reference import Record
 from tests.store_maker import FILE_SIZE, log_bytes, make_store, message, place
 from whence.errors import CorruptError
 from whence.files.disk import Disk
+from whence.formats.rocketmq.index_file import decode_header
 from whence.pipeline import build as build_module
 from whence.pipeline import plan, tasks
 from whence.pipeline.build import Build, BuildPlace, BuildSettings
 from whence.pipeline.tasks import read_made, sha256_of
+from whence.pipeline.verify import VerifyPlace, VerifySettings
 from whence.store import spill
 from whence.store.commit_log import CommitLog
 from whence.store.index_file import Shape
@@ -197,6 +200,71 @@ def test_a_build_that_was_killed_while_it_published_more_scans_nothing_again(tmp
         check_as_new(store, sidecar, folder / "new")
     check_as_new(store, sidecar, folder / "new")
     assert len(scanned) > 10 and not any(scanned), scanned
+
+
+def expire(store: Path, files_left: int = 4) -> int:
+    """Delete the oldest files of the log; where it begins now."""
+    names = sorted((store / "commitlog").iterdir())
+    for path in names[:-files_left]:
+        path.unlink()
+    return int(names[-files_left:][0].name)
+
+
+def check_nothing_expired(sidecar: Path, begin: int) -> None:
+    """There are a few files of what is in the log, and nothing leads only below its begin but the newest ones."""
+    claim = read_sidecar(sidecar)
+    assert claim is not None
+    names = sorted(path.name for path in (sidecar / "index").iterdir())
+    assert tuple(names) == claim.index_names
+    headers = [decode_header((sidecar / "index" / name).read_bytes()) for name in names]
+    assert all(header.end_physical_offset >= begin for header in headers[:-1])
+    assert min(int(path.name) for path in (sidecar / "times").iterdir()) >= begin
+    for queue in (sidecar / "consumequeue").glob("*/*"):
+        *older, _ = sorted(queue.iterdir())
+        assert all(int.from_bytes(path.read_bytes()[-20:-12], "big") >= begin for path in older)
+
+
+def test_a_sidecar_lets_go_of_what_has_expired_from_the_log(tmp_path):
+    store, sidecar = begin_store(tmp_path / "store", records(200)), tmp_path / "sidecar"
+    try_build(store, sidecar)
+    kept = 0
+    for count in range(300, 700, 100):
+        messages = place(records(count))
+        write_log(store, [each for each in messages if each.physical_offset >= kept], file_size=FILE_SIZE)
+        kept = expire(store)
+        built = build(store, sidecar, jobs=3, **SMALL)
+        assert built.from_offset > 0
+        check_nothing_expired(sidecar, kept)
+        left = [record for record in messages if record.physical_offset >= kept]
+        with whence.open(store, out=sidecar) as opened:
+            check_answers(opened, left, Random(count), keys_asked=20)
+            assert opened.find(key="k", no_scan=True).receipt.complete
+        claim = read_sidecar(sidecar)
+        assert claim is not None
+        place_of = VerifyPlace(store, sidecar, sidecar, claim.index_names, claim.indexed_to, claim, is_exact=True)
+        assert run(place_of, VerifySettings(SMALL["shape"], Dialect.V5_5, SMALL["queue_file_size"])).damage == []
+
+
+@pytest.mark.slow
+def test_a_build_that_was_killed_while_it_let_go_of_what_has_expired_is_gone_on_with(tmp_path):
+    begin_store(tmp_path / "store", records(200))
+    try_build(tmp_path / "store", tmp_path / "sidecar")
+    grow(tmp_path / "store", records(260))
+    begin = expire(tmp_path / "store")
+    left = [record for record in place(records(260)) if record.physical_offset >= begin]
+    for steps in range(0, 10_000, 11):
+        store, sidecar = tmp_path / f"{steps}/store", tmp_path / f"{steps}/sidecar"
+        shutil.copytree(tmp_path / "store", store)
+        shutil.copytree(tmp_path / "sidecar", sidecar)
+        is_done = try_build(store, sidecar, disk=DyingDisk(steps))
+        with whence.open(store, out=sidecar) as opened:
+            check_answers(opened, left, Random(steps), keys_asked=5)
+        write_log(store, [each for each in place(records(270)) if each.physical_offset >= begin], file_size=FILE_SIZE)
+        assert try_build(store, sidecar)
+        check_nothing_expired(sidecar, begin)
+        shutil.rmtree(store.parent)
+        if is_done:
+            break
 
 
 @pytest.mark.parametrize("bare", [0, 3])

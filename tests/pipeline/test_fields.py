@@ -27,6 +27,7 @@ from tests.pipeline.field_builds import (
 from tests.store_maker import FILE_SIZE, QUEUE_FILE_SIZE, make_store, message
 from whence.errors import UsageError, WhenceError
 from whence.files.disk import Disk
+from whence.formats.rocketmq.index_file import decode_header
 from whence.pipeline import plan
 from whence.pipeline.jobs import is_computed_so, wanted_fields
 from whence.store.commit_log import CommitLog
@@ -276,14 +277,26 @@ def test_a_gap_of_the_log_is_no_part_of_what_is_indexed(tmp_path):
     assert field_of(tmp_path / "s", "words") == field_files(left, EXPRESSIONS["words"], 7, 20)
 
 
-def test_what_of_a_log_has_expired_stays_in_the_files_of_a_field(tmp_path):
+def test_files_of_a_field_go_with_the_messages_that_have_expired_from_the_log(tmp_path):
     made = make_store(tmp_path / "store", MESSAGES[:80])
     build_fields(made.folder, tmp_path / "s", definition("words"), **SMALL)
     grown = make_store(tmp_path / "grown", MESSAGES)
     grown.log_files[0].unlink()
     build_fields(grown.folder, tmp_path / "s", definition("words"), **SMALL)
-    assert field_of(tmp_path / "s", "words") == expected(grown, "words")
-    assert noted(tmp_path / "s").fields["words"].indexed == ((0, grown.end_offset),)
+    all_files, found = expected(grown, "words"), field_of(tmp_path / "s", "words")
+    ends = {
+        Path(name).name: decode_header(data).end_physical_offset
+        for name, data in all_files.items()
+        if name.startswith("index/")
+    }
+    assert min(ends.values()) < FILE_SIZE
+    assert found == {name: data for name, data in all_files.items() if ends[Path(name).name] >= FILE_SIZE}
+    claim = noted(tmp_path / "s").fields["words"]
+    assert claim.indexed == ((0, grown.end_offset),)
+    assert [f"index/{name}" for name in claim.index_names] == sorted(
+        name for name in found if name.startswith("index/")
+    )
+    assert verify_fields(grown.folder, tmp_path / "s").fields["words"].damage == []
 
 
 # Killed at any step

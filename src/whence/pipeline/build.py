@@ -61,12 +61,14 @@ from whence.pipeline.tasks import (
 from whence.store.commit_log import CommitLog
 from whence.store.damage import Damage
 from whence.store.field_claim import FieldClaim
+from whence.store.growing_times import GrowingTimes
 from whence.store.index_file import Shape
 from whence.store.log_scan import LogScan
 from whence.store.message_store import Dialect
 from whence.store.queue_ends import queue_ends
 from whence.store.queue_files import queue_folders, queues_size
 from whence.store.sidecar import Mark, Sidecar, indexed_stretches, join_indexed
+from whence.store.sidecar_expiry import expired_of
 from whence.store.spill import NOWHERE, SPILLED_ITEM, SPILLED_MESSAGE, Recipe, Spilled, machine_id, read_spilled
 
 WORK = "work"
@@ -404,7 +406,7 @@ class Build:
         return [half for task in tasks for half in (self._halves(task) if is_shared else (task,))]
 
     def _is_longer(self) -> bool:
-        """Whether the newest index file has more than was noted: then it is made anew, also if nothing is put into it."""
+        """Whether the newest index file has more than was noted: then it is made anew, even if nothing is put in."""
         return self._known is not None and not is_as_left(self._place, self._known)
 
     def _halves(self, task: IndexTask) -> Iterator[IndexTask]:
@@ -480,8 +482,13 @@ class Build:
         kinds = self._settings.kinds
         size = queues_size(root) if Kind.INDEX in kinds else 0
         self._rename([each for each in renames if each[1] in longer])
+        begin_offset = self._log.begin_offset
         sidecar = self._claim(taken, names, newest, without_folder, size if Kind.QUEUES in kinds else 0)
+        sidecar, expired = expired_of(self._place.sidecar, sidecar, begin_offset)
         sidecar.write(self._place.sidecar, self._disk)
+        for path in expired:
+            self._disk.remove(path)
+        GrowingTimes(self._place.sidecar / "times", self._disk).remove_before(begin_offset, self._log.file_size)
         if self._place.in_place:
             self._remove_from_sidecar()
         skipped = len(before) - sum(1 for name in before if root / "index" / name in kept)

@@ -31,14 +31,12 @@ from whence.files.names import is_digits
 from whence.formats.rocketmq.index_file import FIRST_ITEM, NO_HEADER
 from whence.formats.time_blocks import TIME_BLOCK
 from whence.store.commit_log import CommitLog
-from whence.store.field_claim import FOLDER
 from whence.store.growing_times import GrowingTimes
 from whence.store.index_builder import BuiltFile, IndexBuilder
 from whence.store.index_file import Shape
 from whence.store.index_recovery import IndexRecovery
 from whence.store.log_scan import Batch, LogScan
 from whence.store.message_store import Dialect
-from whence.store.old_files import old_index_files, old_queue_files
 from whence.store.queue_builder import QueueBuilder
 from whence.store.queue_files import cut_queue, queue_folders
 from whence.store.sidecar import (
@@ -50,6 +48,7 @@ from whence.store.sidecar import (
     join_indexed,
     thinned_marks,
 )
+from whence.store.sidecar_expiry import expired_of
 from whence.store.spill import NOWHERE, Spilled, spilled_items, spilled_runs, spilled_times
 
 if TYPE_CHECKING:
@@ -204,18 +203,9 @@ class Follower:
 
     def _expire(self, begin_offset: int) -> None:
         """Let go of what leads only to messages that have expired, as a broker does of its own."""
-        index_files, _ = old_index_files(self._folder, begin_offset)
-        queue_files, _ = old_queue_files(self._folder, begin_offset)
-        gone = [file.path for file in (*queue_files, *index_files)]
-        names = {file.path.name for file in index_files}
+        claim, gone = expired_of(self._folder, self._claim, begin_offset)
+        names = {path.name for path in gone if path.parent == self._folder / "index"}
         self._names = [name for name in self._names if name not in names]
-        claim = replace(self._claim, index_names=tuple(self._names))
-        for field_name, field in claim.fields.items():
-            root = self._folder / FOLDER / field_name
-            names = {file.path.name for file in old_index_files(root, begin_offset)[0]}
-            gone += [root / kind / name for name in names for kind in ("index", "values")]
-            left = replace(field, index_names=tuple(name for name in field.index_names if name not in names))
-            claim = replace(claim, fields=claim.fields | {field_name: left})
         if claim != self._claim:
             self._claim = claim
             self._claim.write(self._folder, self._disk)
