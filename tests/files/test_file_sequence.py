@@ -223,3 +223,34 @@ def test_files_of_several_folders_are_one_sequence(tmp_path):
     (folders[1] / f"{100:020d}").unlink()
     assert files.refresh()
     assert files.gaps() == [(100, 200)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("foreign", [7, 107, 393])
+def test_two_files_whose_names_lie_too_close_together_are_both_named(tmp_path, count, foreign):
+    for number in range(count):
+        put(tmp_path, number * SIZE)
+    put(tmp_path, foreign, b"not of the log")
+    files = FileSequence(tmp_path)
+    healthy = [base for base in files.bases if base != foreign]
+    before, behind = min(zip(files.bases, files.bases[1:], strict=False), key=lambda pair: pair[1] - pair[0])
+    if behind - before >= SIZE:
+        assert bytes(files.file(0).data) == bytes(SIZE)  # it lies where a file could
+        return
+    for base in healthy:
+        with pytest.raises(CorruptError, match="move away the one of the two") as error:
+            files.file(base)
+        assert f"begins {behind - before} bytes behind {offset_name(before)}, but" in str(error.value)
+        assert error.value.path == str(tmp_path / offset_name(behind))
+    (tmp_path / offset_name(foreign)).unlink()
+    files.refresh()
+    assert bytes(files.file(0).data) == bytes(SIZE)
+
+
+def test_a_file_that_is_too_long_itself_is_named(tmp_path):
+    for base in (0, 100, 200):
+        put(tmp_path, base)
+    path = put(tmp_path, 100, bytes(SIZE + 1))
+    with pytest.raises(CorruptError, match="has 101 bytes, but the next one begins 100 bytes") as error:
+        FileSequence(tmp_path).file(100)
+    assert error.value.path == str(path)

@@ -452,8 +452,13 @@ def lead_nowhere(log: Path) -> None:
     (log / f"{base:020}").symlink_to(log / "nowhere")
 
 
+def add_foreign_number(log: Path) -> None:
+    (log / f"{7:020}").write_bytes(b"not of the log")
+
+
 STRANGE = [
     add_text,
+    add_foreign_number,
     add_folder,
     add_odd_name,
     add_empty_last,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
+from itertools import pairwise
 from pathlib import Path
 
 from whence.errors import CorruptError
@@ -56,7 +57,7 @@ class FileSequence:
         self._paths = paths
         self._names = {base: str(path) for base, path in paths.items()}  # making a Path takes longer than a stat
         self.bases = sorted(found)
-        steps = [after - before for before, after in zip(self.bases, self.bases[1:], strict=False)]
+        steps = [after - before for before, after in pairwise(self.bases)]
         # All files should have one size: that of the longest, or the smallest step between names if files overlap
         # otherwise. (With the only file between two of them missing, a step is twice the size.)
         self.file_size = min([max((state.size for state in found.values()), default=0), *steps])
@@ -92,12 +93,23 @@ class FileSequence:
             return mapped
         mapped = MappedFile(self.path_of(base))
         if mapped.size > self.file_size:
-            raise CorruptError(
-                f"the file has {mapped.size} bytes, but the next one begins {self.file_size} bytes behind its start",
-                position=self.file_size,
-                path=mapped.path,
-            )
+            raise self._overlap(mapped)
         return self._maps.put(base, mapped)
+
+    def _overlap(self, mapped: MappedFile) -> CorruptError:
+        """Why a file cannot be as long as it is: it is too long itself, or two names lie too close together."""
+        sizes = [state.size for state in self._found.values()]
+        if sizes.count(self.file_size) > 1 and sum(size > self.file_size for size in sizes) == 1:
+            what = (
+                f"the file has {mapped.size} bytes, but the next one begins {self.file_size} bytes behind its start"
+            )
+            return CorruptError(what, position=self.file_size, path=mapped.path)
+        before, behind = next(pair for pair in pairwise(self.bases) if pair[1] - pair[0] == self.file_size)
+        return CorruptError(
+            f"the name says that the file begins {self.file_size} bytes behind {offset_name(before)}, but files here "
+            f"have {mapped.size}; move away the one of the two that does not belong here",
+            path=self.path_of(behind),
+        )
 
     def gaps(self) -> list[tuple[int, int]]:
         """Stretches ``(from, to)`` before the last file that no file holds: one is missing, or too short."""
