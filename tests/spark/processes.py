@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.spark.conftest import PYTHON_PATH
+from whence.pipeline.java import find_java
 
 AT_ONCE_S = 3.0  # what is interrupted ends within a second; others may keep the cores and the disk busy meanwhile
 
@@ -58,4 +59,32 @@ def kill_all(session: int) -> None:
     """Kill all that runs in a session."""
     for pid in processes(session):
         with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+SCRIPT = """\
+#!/bin/sh
+"{java}" "$@"
+case "$*" in
+    *launcher.Main*) ;;
+    *deploy.SparkSubmit*) sleep 30 ;;
+esac
+"""
+
+
+def lingering_java(home: Path) -> Path:
+    """A home of Java whose process stays a while when the Java that it started is gone."""
+    java = find_java(os.environ)
+    script = home / "bin" / "java"
+    script.parent.mkdir(parents=True)
+    script.write_text(SCRIPT.format(java=java.home_for_spark(home.with_name("real")) / "bin" / "java"))
+    script.chmod(0o755)
+    (home / "release").write_text(f'JAVA_VERSION="{java.version}"\n')
+    return home
+
+
+def kill_java(session: int) -> None:
+    """Kill the Java that runs Spark in a session, and not what started it."""
+    for pid, called in processes(session).items():
+        if "deploy.SparkSubmit" in called and not called.startswith("/bin/sh"):
             os.kill(pid, signal.SIGKILL)

@@ -16,9 +16,10 @@ import pytest
 
 from tests.spark.follower_process import LIMIT_S, PARTS, indexed_to
 from tests.spark.growing import AppendedLog
-from tests.spark.processes import AT_ONCE_S, processes, starting
+from tests.spark.processes import AT_ONCE_S, kill_java, lingering_java, processes, starting
 from whence.cli.commands import FOLLOW_GRACE_S
 from whence.files.names import sidecar_of
+from whence.pipeline.gateway import JAVA_GONE
 
 pytestmark = pytest.mark.slow
 
@@ -116,6 +117,16 @@ def test_a_follower_that_ends_in_the_midst_of_its_work_says_nothing_that_is_not_
     finally:
         is_over.set()
         thread.join()
+
+
+def test_a_java_that_is_gone_is_told_in_one_line_though_what_started_it_is_there(follow, log, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(lingering_java(tmp_path / "java")))
+    child = follow()
+    await_indexed(child, log.store, log.offset)
+    kill_java(child.pid)
+    status, err, _ = ended(child)
+    assert (status, err) == (2, [f"whence: {JAVA_GONE}"])
+    check_nothing_left(child, tmp_path / "tmp")
 
 
 def test_what_the_gateway_says_of_a_java_that_is_gone_is_kept_from_the_terminal():

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -12,9 +13,10 @@ from typing import Any
 import pytest
 
 from tests.spark.conftest import QUICK, SPARK
-from tests.spark.processes import AT_ONCE_S
+from tests.spark.processes import AT_ONCE_S, lingering_java
 from tests.spark.tasks import Counted, count, parent_of, sleep, socket_families
 from whence.errors import UsageError
+from whence.pipeline.gateway import JAVA_GONE
 from whence.pipeline.runner import Runner
 from whence.pipeline.session import SparkSettings, open_session
 
@@ -36,6 +38,15 @@ def is_child(process: int, parent: int) -> bool:
         return parent_of(process) == parent
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def await_mark(child: subprocess.Popen[str], mark: Path) -> int:
+    """The worker that left this mark, when it has."""
+    deadline = time.monotonic() + 60
+    while not (mark.exists() and mark.read_text()):
+        assert time.monotonic() < deadline and child.poll() is None
+        time.sleep(0.05)
+    return int(mark.read_text())
 
 
 def listening(process: int) -> set[str]:
@@ -205,6 +216,24 @@ def test_executors_without_whence_are_told_in_one_line(start, tmp_path):
     )
 
 
+def test_a_job_whose_java_is_gone_tells_that_and_nothing_else(start, tmp_path):
+    marks = [tmp_path / "first", tmp_path / "second"]
+    child = start({"task": "sleep", "inputs": list(map(str, marks))}, JAVA_HOME=lingering_java(tmp_path / "java"))
+    worker = await_mark(child, marks[0])
+    os.kill(parent_of(parent_of(worker)), signal.SIGKILL)
+    _, err = child.communicate(timeout=30)
+    lines = err.splitlines()
+    assert lines[-1] == f"whence.errors.StoreError: {JAVA_GONE}"
+    assert not [line for line in lines if "Exception in thread" in line]
+    assert not list((tmp_path / "tmp").glob("whence-spark-*"))
+
+
+def test_what_is_raised_while_java_is_there_comes_out_as_it_is(spark):
+    with pytest.raises(AttributeError, match="no attribute 'sc'"), open_session():
+        raise AttributeError("'NoneType' object has no attribute 'sc'")
+    assert spark.sparkContext.parallelize([1, 2]).sum() == 3
+
+
 # Ctrl-C
 
 
@@ -212,11 +241,7 @@ def test_executors_without_whence_are_told_in_one_line(start, tmp_path):
 def test_an_interrupted_job_ends_within_a_second_and_leaves_nothing(start, tmp_path, number, status):
     marks = [tmp_path / "first", tmp_path / "second"]
     child = start({"task": "sleep", "inputs": list(map(str, marks))})
-    deadline = time.monotonic() + 60
-    while not (marks[0].exists() and marks[0].read_text()):
-        assert time.monotonic() < deadline and child.poll() is None
-        time.sleep(0.05)
-    worker = int(marks[0].read_text())
+    worker = await_mark(child, marks[0])
     daemon = parent_of(worker)
     java = parent_of(daemon)
     interrupted = time.monotonic()

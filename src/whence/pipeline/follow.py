@@ -153,7 +153,7 @@ class Follow:
         is_active = True
         watcher(self.state())
         while is_active and not stop.wait(ONCE_STATE_S if once else STATE_S):
-            is_active = _is_active(query)
+            is_active = bool(query.isActive)
             watcher(self.state())
         failure = self._failure or (None if is_active else query.exception())
         if isinstance(failure, WhenceError):
@@ -272,17 +272,6 @@ def _settings_of(spark: SparkSession) -> Iterator[None]:
             spark.conf.set(name, value)
 
 
-def _is_active(query: StreamingQuery) -> bool:
-    from py4j.protocol import Py4JError
-
-    try:
-        return bool(query.isActive)
-    except (Py4JError, OSError) as error:
-        raise StoreError(
-            "Spark's Java process is gone; start again, and what was done so far is gone on with"
-        ) from error
-
-
 def _is_there(spark: SparkSession) -> bool:
     from pyspark import SparkContext
 
@@ -292,13 +281,12 @@ def _is_there(spark: SparkSession) -> bool:
 def _stop(query: StreamingQuery) -> None:
     """Stop a query. In a thread of its own: Ctrl-C may have cut short what this one said to Java."""
     from py4j.protocol import Py4JError
-    from pyspark import InheritableThread
     from pyspark.errors import PySparkException
 
     def stop() -> None:
         with suppress(Py4JError, PySparkException, OSError):
             query.stop()
 
-    thread = InheritableThread(target=stop, daemon=True)
+    thread = threading.Thread(target=stop, daemon=True)
     thread.start()
     thread.join(END_S)

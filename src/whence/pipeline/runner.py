@@ -11,18 +11,19 @@ comes back to the caller as it was raised. What else goes wrong is Spark's to tr
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from socket import gethostname
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import uuid4
 
-from pyspark import InheritableThread, TaskContext
+from pyspark import TaskContext, inheritable_thread_target
 from pyspark.accumulators import AccumulatorParam
 
 from whence.errors import StoreError, WhenceError
+from whence.pipeline.gateway import is_of_the_end, quiet_if_gone
 from whence.store.damage import Damage
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class Runner:
     """Runs tasks on a Spark session, one job at a time. ``progress`` is told how far a job is."""
 
     def __init__(self, spark: SparkSession, progress: Watcher | None = None) -> None:
+        self._spark = spark
         self._context = spark.sparkContext
         self._watcher = progress
         self.slots = self._context.defaultParallelism
@@ -166,7 +168,7 @@ class Runner:
         def collect(done: Accumulator[Done]) -> list[Result]:
             return self._context.parallelize(numbered, task_count).map(_Task(task, done)).collect()
 
-        return _Job(self._context, name, collect, task_count, sum(sizes), self._watcher).run()
+        return _Job(self._spark, name, collect, task_count, sum(sizes), self._watcher).run()
 
     def collect(
         self, name: str, frame: Callable[[Accumulator[Done]], DataFrame], task_count: int, size: int = 0
@@ -177,7 +179,7 @@ class Runner:
         is given: see :class:`Done`. ``size`` is how many bytes that will be. An error of Spark's becomes a
         StoreError, whose cause it is.
         """
-        return _Job(self._context, name, lambda done: frame(done).collect(), task_count, size, self._watcher).run()
+        return _Job(self._spark, name, lambda done: frame(done).collect(), task_count, size, self._watcher).run()
 
 
 class _Job:
@@ -185,14 +187,16 @@ class _Job:
 
     def __init__(
         self,
-        context: Any,
+        spark: SparkSession,
         name: str,
         collect: Callable[[Accumulator[Done]], list[Any]],
         task_count: int,
         bytes_total: int,
         watcher: Watcher | None,
     ) -> None:
-        self._context = context
+        self._spark = spark
+        self._context: Any = spark.sparkContext
+        self._gateway = self._context._gateway
         self._name = name
         self._collects = collect
         self._group = f"whence-{uuid4()}"
@@ -200,18 +204,18 @@ class _Job:
         self._task_count = task_count
         self._bytes_total = bytes_total
         self._started = time.monotonic()
-        self._ended = threading.Event()
+        self._ended = Event()
         self._counts = (0, 0, 0)
         self._results: list[Any] = []
         self._failure: BaseException | None = None
-        self._done = context.accumulator(Done(), _Sum())
+        self._done = self._context.accumulator(Done(), _Sum())
 
     def run(self) -> list[Any]:
         # Threads talk to Java, and this one waits. Ctrl-C comes here: a talk that it cut short would be taken up by
         # the next one, with the wrong answers.
-        InheritableThread(target=self._collect, daemon=True).start()
+        Thread(target=self._collect, args=(inheritable_thread_target(self._spark)(self._ask),), daemon=True).start()
         if self._watcher is not None:
-            InheritableThread(target=self._count, daemon=True).start()
+            Thread(target=self._count, daemon=True).start()
         try:
             while not self._ended.wait(POLL_S):
                 if self._done.value.errors:
@@ -232,10 +236,13 @@ class _Job:
             raise StoreError(f"{self._name} failed: {reason_of(self._failure)}") from self._failure
         return self._results
 
-    def _collect(self) -> None:
+    def _ask(self) -> list[Any]:
+        self._context.setJobGroup(self._group, self._name, interruptOnCancel=True)
+        return self._collects(self._done)
+
+    def _collect(self, ask: Callable[[], list[Any]]) -> None:
         try:
-            self._context.setJobGroup(self._group, self._name, interruptOnCancel=True)
-            self._results = self._collects(self._done)
+            self._results = ask()
         except BaseException as error:
             self._failure = error
         finally:
@@ -243,18 +250,22 @@ class _Job:
 
     def _cancel(self) -> None:
         """Have Spark end the tasks, and wait a moment for it."""
-        thread = InheritableThread(target=self._context.cancelJobGroup, args=(self._group,), daemon=True)
-        thread.start()
+
+        def cancel() -> None:
+            with quiet_if_gone(self._gateway):
+                self._context.cancelJobGroup(self._group)
+
+        Thread(target=cancel, daemon=True).start()
         self._ended.wait(CANCEL_S)
 
     def _count(self) -> None:
         """Ask Spark's status tracker how many tasks are done, run, and failed."""
-        tracker = self._context.statusTracker()
         try:
+            tracker = self._context.statusTracker()
             while not self._ended.wait(POLL_S):
                 self._counts = self._counts_of(tracker)
-        except Exception:
-            if not self._ended.is_set():  # else Java ended with the job
+        except Exception as error:
+            if not (self._ended.is_set() or is_of_the_end(error, self._gateway)):  # Java may end with the job
                 raise
 
     def _counts_of(self, tracker: Any) -> tuple[int, int, int]:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from whence.errors import StoreError, UsageError
 from whence.files.atomic import unfinished
 from whence.pipeline.class_archive import ClassArchive
+from whence.pipeline.gateway import is_gone, quiet_if_gone, told_if_gone
 from whence.pipeline.java import find_java
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ def open_session(
                 f"master {settings.master}"
             )
         use_this_python(active)
-        yield SparkSession.builder.getOrCreate()
+        with told_if_gone(active._gateway):
+            yield SparkSession.builder.getOrCreate()
         return
     if "SPARK_CONNECT_MODE_ENABLED" in os.environ and "SPARK_LOCAL_REMOTE" not in os.environ:
         raise UsageError(
@@ -116,7 +118,8 @@ def open_session(
         starting = _Start(settings, folder, log_file, java_options)
         try:
             spark = starting.run()
-            yield spark
+            with told_if_gone(starting.gateway):
+                yield spark
         except Exception:
             starting.stop()
             raise
@@ -161,7 +164,7 @@ def _quiet_gateway() -> None:
 
 
 class _Start:
-    """Starts Java and in it Spark, and ends both."""
+    """Starts Java and in it Spark, and ends both. ``gateway`` leads to that Java, as soon as there is one."""
 
     def __init__(
         self, settings: SparkSettings, folder: Path, log_file: Path | None, java_options: tuple[str, ...]
@@ -171,54 +174,61 @@ class _Start:
         self._folder = folder
         self._log_path = log_file or folder / "spark.log"
         self._java: Popen[bytes] | None = None
-        self._gateway: Any = None
+        self.gateway: Any = None
         self._spark: SparkSession | None = None
         self._archive: ClassArchive | None = None
 
     def run(self) -> SparkSession:
-        from py4j.protocol import Py4JError
-        from pyspark import SparkConf, SparkContext
-        from pyspark.sql import SparkSession
+        from pyspark import SparkContext
 
         if (self._settings.master or "").startswith(STANDALONE):
             _reach(str(self._settings.master))
         handler = signal.getsignal(signal.SIGINT)
         with _environment(self._variables()):
-            if SparkContext._gateway is None:
-                self._gateway = self._start_java()
-            gateway: Any = self._gateway or SparkContext._gateway
-            conf = SparkConf(loadDefaults=False)
-            conf.setAll(list(self._conf(dict(SparkConf(_jvm=gateway.jvm).getAll())).items()))
-            if conf.contains("spark.pyspark.python"):  # spark-submit knows it, a SparkContext does not
-                os.environ["PYSPARK_PYTHON"] = str(conf.get("spark.pyspark.python"))
-            try:
-                context = SparkContext(conf=conf, gateway=gateway)
-                workers = _start_workers(context) if str(context.master).startswith("local[") else None
-                self._spark = SparkSession(context)
-                self._hush()
-            except (Py4JError, ValueError) as error:
-                master = conf.get("spark.master")
-                raise StoreError(f"Spark does not start on {master}: {_first_line(error)}") from error
-            if workers is not None:
-                with suppress(Py4JError):  # what keeps workers from starting is told by the first job
-                    workers.get()
+            self.gateway = SparkContext._gateway or self._start_java()
+            with told_if_gone(self.gateway):
+                self._spark = self._start_spark()
         # Spark's own handler talks to Java, and would do so in the midst of whatever this process says to Java.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, handler)
         return self._spark
 
+    def _start_spark(self) -> SparkSession:
+        from py4j.protocol import Py4JError
+        from pyspark import SparkConf, SparkContext
+        from pyspark.sql import SparkSession
+
+        conf = SparkConf(loadDefaults=False)
+        conf.setAll(list(self._conf(dict(SparkConf(_jvm=self.gateway.jvm).getAll())).items()))
+        if conf.contains("spark.pyspark.python"):  # spark-submit knows it, a SparkContext does not
+            os.environ["PYSPARK_PYTHON"] = str(conf.get("spark.pyspark.python"))
+        try:
+            context = SparkContext(conf=conf, gateway=self.gateway)
+            workers = _start_workers(context) if str(context.master).startswith("local[") else None
+            spark = SparkSession(context)
+            _hush(context)
+        except (Py4JError, ValueError) as error:
+            master = conf.get("spark.master")
+            raise StoreError(f"Spark does not start on {master}: {_first_line(error)}") from error
+        if workers is not None:
+            with suppress(Py4JError):  # what keeps workers from starting is told by the first job
+                workers.get()
+        return spark
+
     def stop(self) -> None:
         """End Spark, and then Java, if it was started here."""
-        if self._java is not None and self._java.poll() is not None:
+        if self._is_java_gone():
             self.kill()  # somebody else ended it: there is nobody to talk to
             return
         if self._spark is not None:
-            self._spark.stop()
+            with quiet_if_gone(self.gateway):
+                self._spark.stop()
         if self._java is None:
             return
-        if self._gateway is not None:
+        if self.gateway is not None:
             self._forget_java()
-            self._gateway.shutdown()
+            with quiet_if_gone(self.gateway):
+                self.gateway.shutdown()
         assert self._java.stdin is not None
         self._java.stdin.close()
         try:
@@ -239,17 +249,13 @@ class _Start:
         if self._java is not None:
             self._end_java()
             self._forget_java()
+        elif self._is_java_gone():
+            self._forget_java()
         elif self._spark is not None:
             self._spark.stop()
 
-    def _hush(self) -> None:
-        """Keep the server to which Java sends sums from telling on the terminal that it was cut short.
-
-        From the start on: Java may be ended by others. A sum that is missing ends its job with an error.
-        """
-        server: Any = None if self._spark is None else getattr(self._spark.sparkContext, "_accumulatorServer", None)
-        if server is not None:
-            server.handle_error = lambda request, client_address: None
+    def _is_java_gone(self) -> bool:
+        return self.gateway is not None and is_gone(self.gateway)
 
     def _end_java(self) -> None:
         assert self._java is not None
@@ -370,6 +376,16 @@ def _start_workers(context: SparkContext) -> Any:
     """Have the workers started while Java loads what a session needs besides, which takes one core a second."""
     slots = context.defaultParallelism
     return context.parallelize(range(slots), slots).map(_do_nothing)._jrdd.countAsync()
+
+
+def _hush(context: Any) -> None:
+    """Keep the server to which Java sends sums from telling on the terminal that it was cut short.
+
+    From the start on: Java may be ended by others. A sum that is missing ends its job with an error.
+    """
+    server = getattr(context, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda request, client_address: None
 
 
 def _do_nothing(number: int) -> None:
