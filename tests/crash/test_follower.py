@@ -15,7 +15,7 @@ from tests.crash.following import Killed, Made, StepDisk, killing, made_files, r
 from tests.disks import PowerLossDisk, UnflushedDisk
 from tests.lookup.judge import Judge, offsets
 from tests.reference import Record
-from tests.store_maker import T, place
+from tests.store_maker import T, message, place
 from whence.errors import StoreError
 from whence.files.names import sidecar_of
 from whence.pipeline.jobs import settled
@@ -220,6 +220,38 @@ def test_a_log_that_was_cut_and_written_anew_is_followed_as_if_it_always_had_bee
         scenario.check()
         with whence.open(scenario.store) as reader:
             scenario.check_reader(reader, records)
+
+
+@pytest.mark.parametrize("kept", [6, 12])
+def test_a_recovery_from_a_cut_that_is_killed_at_any_step_is_made_again(tmp_path, kept):
+    """Of a log whose head has expired, and whose index has two files: the cut is in the first, or in the second.
+
+    The file that it cuts has fewer items then than are noted.
+    """
+    scenario = Scenario(tmp_path, 6100)
+    scenario.file_size, scenario.made = 4096, Made(Shape(7, 20))
+    placed = place([message(keys="a b", topic="T", queue=0, at=at) for at in range(60)], file_size=4096)
+    scenario.records = [record for record in placed if record.physical_offset >= 4096][:15]
+    for count in (6, 9, 13, 15):  # of the last message of each it is noted where it ends
+        scenario.grow(count)
+        scenario.follow()
+    assert len(list((scenario.sidecar / "index").iterdir())) == 2
+    followed = tmp_path / "followed"
+    shutil.copytree(scenario.sidecar, followed)
+    scenario.grow(kept)
+    expected = scenario.made.build(scenario.store, tmp_path / "built")
+    is_killed, at = True, 0
+    while is_killed:
+        shutil.rmtree(scenario.sidecar)
+        shutil.copytree(followed, scenario.sidecar)
+        at += 1
+        try:
+            scenario.follow(killing(at))
+            is_killed = False
+        except Killed:
+            scenario.follow()
+        assert made_files(scenario.sidecar) == expected, at
+    assert at > 20
 
 
 @pytest.mark.parametrize("seed", range(0, 12, 4))

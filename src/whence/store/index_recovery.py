@@ -109,8 +109,8 @@ class IndexRecovery:
         """The index files that were flushed, oldest first, with the headers that they had then.
 
         Files at the front may have expired. Where one behind them is gone, as a broker deletes the newest after a
-        crash, those before it were full and are whole, but for the last message of the last one: further items of it
-        may have been in the one that is gone.
+        crash, or is not full any more, as a recovery leaves it that was killed, those before it were full and are
+        whole, but for the last message of the last one: further items of it may have been in the one that is gone.
         """
         shape = self._shape
         kept: list[BuiltFile] = []
@@ -118,7 +118,7 @@ class IndexRecovery:
             file = there.get(name)
             if file is not None and file.size == shape.file_size and file.header().item_count >= shape.item_capacity:
                 kept.append(BuiltFile(file.path, file.header()))
-            elif kept or self._log.begin_offset == 0:
+            elif file is not None or kept or self._log.begin_offset == 0:
                 break
         else:
             newest = there.get(self._names[-1]) if self._names else None
@@ -148,12 +148,22 @@ class IndexRecovery:
     def _cut_file(self, file: BuiltFile) -> BuiltFile | None:
         """Cut a file to the items of messages before the point where dispatch goes on; None if nothing is left of it.
 
-        Nothing is left of a damaged one, either, nor where a copy has no room: then dispatch goes on where it began.
+        A recovery that was killed may have cut it already, at this point or behind it: then its own header counts
+        fewer items than are noted. Nothing is left of a damaged one, either, nor where a copy has no room: then
+        dispatch goes on where it began.
         """
         shape, header, below = self._shape, file.header, self._from
+        own = IndexFile(file.path).header()
+        if own.next_item < header.next_item:
+            header = own
+        begin = max(self._log.begin_offset, file.header.begin_physical_offset)
         with MappedFile(file.path) as mapped:
             first, behind = (item_position(shape.slot_capacity, n) for n in (FIRST_ITEM, header.next_item))
             offsets = decode_items(mapped.data[first:behind])["physical_offset"]
+            last = int(offsets[-1]) if len(offsets) else -1
+            if last != header.end_physical_offset and file.header.next_item > FIRST_ITEM:
+                self._from = min(below, begin)  # it is not as noted, and its items may be in no order to search in
+                return None
             # Not numpy's search, which would first make a native copy of all offsets.
             count = bisect_left(offsets, below)
             end = int(offsets[count - 1]) if count else -1
@@ -168,7 +178,7 @@ class IndexRecovery:
         try:
             return BuiltFile(file.path, cut_index_file(file.path, shape, header, self._disk))
         except (CorruptError, FullError):
-            self._from = max(self._log.begin_offset, header.begin_physical_offset)
+            self._from = min(below, begin)
             return None
 
 
