@@ -1,6 +1,10 @@
 """What follow says while it runs."""
 
 import json
+import signal
+import subprocess
+import sys
+from subprocess import PIPE
 
 import pytest
 
@@ -45,7 +49,7 @@ def told_at(lines: FollowLines, clock: list[float], capsys, states: list[FollowS
         for state in states:
             clock[0] += 0.5
             lines(state)
-        return capsys.readouterr()
+    return capsys.readouterr()
 
 
 def test_json_lines_come_when_something_was_indexed_and_now_and_then(clock, capsys):
@@ -65,6 +69,61 @@ def test_elsewhere_than_on_a_terminal_a_line_comes_every_few_seconds(clock, caps
     assert said.err.splitlines() == ["whence: up with the log, indexed to offset 0"] * 3
     said = told_at(FollowLines("store", json=False, quiet=True), clock, capsys, states)
     assert said.err == ""
+
+
+CHILD = """
+import sys, time
+from dataclasses import replace
+from whence import door
+from whence.cli import follow_lines
+from whence.cli.commands import main
+from whence.pipeline.follow_state import FollowState
+
+def follow_store(path, *, watcher, stop, **asked):
+    state = FollowState()
+    while not stop.wait(0.001):
+        state = replace(state, batches=state.batches + 1)
+        watcher(state)
+        if state.batches == 1000:
+            sys.stderr.write("much is told\\n")
+    state = replace(state, is_ended=True)
+    watcher(state)
+    return state
+
+door.follow_store, follow_lines.JSON_S = follow_store, 0
+sys.argv = ["whence", "follow", "store", "--json"]
+sys.exit(main())
+"""
+MUCH = "much is told\n"
+
+
+@pytest.fixture
+def follower():
+    """A follower of nothing, which tells more in a second than a pipe takes."""
+    child = subprocess.Popen([sys.executable, "-c", CHILD], stdout=PIPE, stderr=PIPE, text=True)
+    yield child
+    child.kill()
+    child.communicate()
+
+
+def test_who_reads_what_it_tells_and_goes_away_ends_it_without_a_word(follower):
+    assert json.loads(follower.stdout.readline())["batches"] == 1
+    follower.stdout.close()
+    assert follower.wait(30) == 141
+    assert follower.stderr.read().replace(MUCH, "") == ""
+
+
+def test_who_does_not_read_what_it_tells_does_not_hold_it_up(follower):
+    assert follower.stderr.readline() == MUCH
+    follower.send_signal(signal.SIGTERM)
+    assert follower.wait(30) == 0  # and not 143, as one that did not come to its end
+    assert follower.stderr.read() == ""
+
+
+def test_what_was_told_last_is_not_lost_on_who_reads_late(follower):
+    assert follower.stderr.readline() == MUCH
+    follower.send_signal(signal.SIGTERM)
+    assert json.loads(follower.communicate(timeout=30)[0].splitlines()[-1])["is_ended"]
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ class Status(IntEnum):
     DAMAGE = 3
     INCOMPLETE = 4
     BUG = 70
+    UNREAD = 141  # as the shell tells of a process that wrote to a pipe whose reader was gone
 
 
 STATUS_OF_ERROR: tuple[tuple[type[Exception], Status], ...] = (
@@ -204,10 +205,11 @@ def follow(given: Namespace) -> Status:
     def watch(state: FollowState) -> None:
         if interrupts is not None and not interrupts.is_handed_over:
             interrupts.hand_over(stop.set, FOLLOW_GRACE_S)
-        lines(state)
         if interrupts is not None and state.is_ended:
             interrupts.has_ended(_status_of_follower(state))
+        lines(state)
 
+    state = None
     with _output(given), FollowLines(given.stores[0], json=given.json, quiet=given.quiet) as lines:
         state = follow_store(
             given.stores[0],
@@ -222,7 +224,7 @@ def follow(given: Namespace) -> Status:
             spark=options.spark_settings(given),
             log_file=None if given.log_file is None else Path(given.log_file),
         )
-    return _status_of_follower(state)
+    return Status.UNREAD if state is None else _status_of_follower(state)
 
 
 def _status_of_follower(state: FollowState) -> Status:

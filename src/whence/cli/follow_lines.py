@@ -9,7 +9,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import TYPE_CHECKING, Self
+from contextlib import suppress
+from queue import Empty, Queue
+from threading import Thread
+from typing import TYPE_CHECKING, Self, TextIO
 
 from whence.cli.job_bars import duration_text
 from whence.cli.terminal import Screen, counted, size_text
@@ -21,6 +24,47 @@ LINE_S = 5.0
 JSON_S = 1.0
 AT_REST_S = 10.0
 MINUTE_S = 60.0
+WAITING_MAX = 100  # of texts that nobody has read yet
+
+
+class Outlet:
+    """Writes to a stream in a thread of its own: who tells never waits for who reads, who may have stopped.
+
+    Of what is too much for that one the oldest is dropped.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._waiting: Queue[str | None] = Queue(WAITING_MAX)
+        self._failure: OSError | None = None
+        self._thread = Thread(target=self._write, name="whence-lines", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """See that somebody is there; BrokenPipeError if that one went away."""
+        if self._failure is not None:
+            raise self._failure
+
+    def write(self, text: str) -> None:
+        if self._waiting.full():
+            with suppress(Empty):  # it was taken just now
+                self._waiting.get_nowait()
+        self._waiting.put_nowait(text)
+
+    def close(self) -> None:
+        """Wait until all is taken."""
+        self._waiting.put(None)
+        self._thread.join()
+        self.check()
+
+    def _write(self) -> None:
+        while (text := self._waiting.get()) is not None:
+            if self._failure is None:
+                try:
+                    self._stream.write(text)
+                    self._stream.flush()
+                except OSError as error:
+                    self._failure = error
 
 
 class FollowLines:
@@ -31,12 +75,14 @@ class FollowLines:
         self._json = json
         self._quiet = quiet
         self._screen = Screen.of(sys.stderr)
+        self._outlet = Outlet(sys.stdout if json else sys.stderr)
         self._is_drawn = False
         self._is_port_told = False
         self._told_at = 0.0
         self._told: FollowState | None = None
 
     def __call__(self, state: FollowState) -> None:
+        self._outlet.check()
         if self._json:
             self._write_json(state)
             return
@@ -44,8 +90,7 @@ class FollowLines:
             return
         self._write_port(state)
         if self._screen.is_terminal and not state.is_ended:
-            self._screen.stream.write(f"\r{state_text(state)[: (self._screen.width or 80) - 1]}\x1b[K")
-            self._screen.stream.flush()
+            self._outlet.write(f"\r{state_text(state)[: (self._screen.width or 80) - 1]}\x1b[K")
             self._is_drawn = True
         else:
             self._write_line(state)
@@ -54,7 +99,7 @@ class FollowLines:
         """Tell once where metrics are."""
         if state.metrics_port is not None and not self._is_port_told:
             self._clear()
-            self._screen.line(f"whence: metrics at http://127.0.0.1:{state.metrics_port}/metrics")
+            self._outlet.write(f"whence: metrics at http://127.0.0.1:{state.metrics_port}/metrics\n")
             self._is_port_told = True
 
     def _write_json(self, state: FollowState) -> None:
@@ -62,8 +107,7 @@ class FollowLines:
         is_new = self._told is None or (state.batches, state.cuts) != (self._told.batches, self._told.cuts)
         if state.is_ended or now - self._told_at >= (JSON_S if is_new else AT_REST_S):
             told = {"time_ms": time.time_ns() // 1_000_000} | state.to_dict()
-            sys.stdout.write(json.dumps(told) + "\n")
-            sys.stdout.flush()
+            self._outlet.write(json.dumps(told) + "\n")
             self._told, self._told_at = state, now
 
     def _write_line(self, state: FollowState) -> None:
@@ -71,25 +115,25 @@ class FollowLines:
         is_new = self._told is None or state.batches != self._told.batches
         if state.is_ended or now - self._told_at >= (LINE_S if is_new else 12 * LINE_S):
             self._clear()
-            self._screen.line(f"whence: {state_text(state)}")
-            self._screen.stream.flush()
+            self._outlet.write(f"whence: {state_text(state)}\n")
             self._told, self._told_at = state, now
 
     def _clear(self) -> None:
         if self._is_drawn:
-            self._screen.stream.write("\r\x1b[K")
+            self._outlet.write("\r\x1b[K")
             self._is_drawn = False
 
     def __enter__(self) -> Self:
         if self._screen.is_terminal and not (self._quiet or self._json):
-            self._screen.stream.write(f"\rstarting Spark to follow {self._store}\x1b[K")
-            self._screen.stream.flush()
+            self._outlet.write(f"\rstarting Spark to follow {self._store}\x1b[K")
             self._is_drawn = True
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._clear()
-        self._screen.stream.flush()
+        try:
+            self._clear()
+        finally:
+            self._outlet.close()
 
 
 def state_text(state: FollowState) -> str:
