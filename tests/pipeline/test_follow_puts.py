@@ -209,9 +209,24 @@ def test_a_log_that_was_cut_after_its_batch_was_planned_has_no_hole_there(batch,
     end = RECORDS[left].physical_offset
     batch.finish()
     assert (batch.claim().indexed_to, len(batch.claim().indexed)) == (end, 1)
+    assert batch.meter.state(batch.claim()).damaged == 0
     write_log(batch.store, RECORDS, file_size=FILE_SIZE)
     assert batch.puts.begin() == end
     batch.stretches = FollowPlan(CommitLog(batch.store / "commitlog"), batch.sidecar).stretches(Ticket(END), 2)
     batch.finish()
     batch.puts.end()
     assert made_files(batch.sidecar) == MADE.build(batch.store, tmp_path / "built")
+
+
+def test_what_could_not_be_read_before_a_cut_is_damage_still(batch):
+    damaged, left = LAST_FILE_FROM + 1, len(RECORDS) - 1
+    assert damaged < left - 1
+    write_log(batch.store, RECORDS[:left], file_size=FILE_SIZE)
+    path, position = batch.log.path_of(RECORDS[damaged].physical_offset)
+    with path.open("r+b") as file:
+        file.seek(position + 4)
+        file.write(bytes(4))  # its magic
+    batch.finish()
+    assert len(batch.claim().indexed) == 2
+    assert batch.claim().indexed_to == RECORDS[left].physical_offset
+    assert batch.meter.state(batch.claim()).damaged == 1

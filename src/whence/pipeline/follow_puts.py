@@ -168,7 +168,8 @@ class Puts:
         hole = spilled.holes[-1][0]
         if self._log.end_offset() > hole:
             return spilled
-        return replace(spilled, end_offset=hole, holes=spilled.holes[:-1])
+        damage = tuple(each for each in spilled.damage if int(Path(each.path).name) + each.position < hole)
+        return replace(spilled, end_offset=hole, holes=spilled.holes[:-1], damage=damage)
 
     def _publish(self) -> None:
         """Let readers see what waits."""
