@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from subprocess import PIPE
 
 import pytest
@@ -12,7 +13,9 @@ from whence.cli.commands import main
 from whence.cli.follow_lines import FollowLines, state_text
 from whence.pipeline.follow_state import FollowState
 
+UP = FollowState(log_end_offset=0, lag_bytes=0, lag_messages=0, lag_s=0.0)
 STATE = FollowState(
+    time_ms=1_763_251_200_000,
     log_end_offset=1_100_000,
     indexed_to_offset=1_000_000,
     lag_bytes=102_400,
@@ -30,10 +33,11 @@ def test_a_line_tells_how_far_it_is():
         "behind by 100.0 KiB, 200 messages, 0.2 s, 1,000/s, the last found after 0.34 s, 1,234 messages, "
         "indexed to offset 1,000,000"
     )
-    assert state_text(FollowState(indexed_to_offset=7)) == "up with the log, indexed to offset 7"
+    assert state_text(replace(UP, indexed_to_offset=7)) == "up with the log, indexed to offset 7"
+    assert state_text(FollowState(indexed_to_offset=7)) == "the log is not there, indexed to offset 7"
     old = state_text(FollowState(lag_bytes=1024, lag_messages=2, lag_s=3723.4))
     assert old.startswith("behind by 1.0 KiB, 2 messages, 1 h 2 min, ")
-    trouble = state_text(FollowState(damaged=1, cuts=2))
+    trouble = state_text(replace(UP, damaged=1, cuts=2))
     assert trouble.startswith("up with the log, 1 place could not be read, the log was cut 2 times, ")
 
 
@@ -59,11 +63,11 @@ def test_json_lines_come_when_something_was_indexed_and_now_and_then(clock, caps
     rows = [json.loads(line) for line in said.out.splitlines()]
     assert said.err == ""
     assert [row["batches"] for row in rows] == [3, 3, 4, 6, 8, 10, 12]
-    assert rows[0]["lag_messages"] == 200 and rows[0]["time_ms"] > 0
+    assert rows[0]["lag_messages"] == 200 and rows[0]["time_ms"] == STATE.time_ms
 
 
 def test_elsewhere_than_on_a_terminal_a_line_comes_every_few_seconds(clock, capsys):
-    states = [FollowState(batches=number) for number in range(24)]
+    states = [replace(UP, batches=number) for number in range(24)]
     said = told_at(FollowLines("store", json=False, quiet=False), clock, capsys, states)
     assert said.out == ""
     assert said.err.splitlines() == ["whence: up with the log, indexed to offset 0"] * 3

@@ -79,15 +79,18 @@ def test_of_much_log_the_messages_are_reckoned(store, meter, monkeypatch):
     assert meter.state(NOTHING).lag_messages == round(END / 100)
 
 
-def test_a_log_that_is_not_there_lags_nothing(tmp_path):
-    (tmp_path / "commitlog").mkdir()
-    meter = FollowMeter(CommitLog(tmp_path / "commitlog"))
-    for claim in (NOTHING, replace(NOTHING, indexed=((0, 700),))):
-        state = meter.state(claim)
-        assert (state.lag_bytes, state.lag_messages, state.lag_s) == (0, 0, 0.0)
-        assert state.log_end_offset == state.indexed_to_offset == claim.indexed_to
-    (tmp_path / "commitlog").rmdir()
-    assert meter.state(NOTHING).lag_bytes == 0
+def test_of_a_log_that_is_not_there_nobody_knows_what_lags(store):
+    meter, away = FollowMeter(CommitLog(store / "commitlog")), store / "away"
+    assert meter.state(NOTHING).lag_messages == 100
+    (store / "commitlog").rename(away)
+    for _ in range(2):
+        state = meter.state(replace(NOTHING, indexed=((0, 700),)))
+        assert (state.log_end_offset, state.lag_bytes, state.lag_messages, state.lag_s) == (None,) * 4
+        assert state.indexed_to_offset == 700
+        (store / "commitlog").mkdir(exist_ok=True)
+    (store / "commitlog").rmdir()
+    away.rename(store / "commitlog")
+    assert meter.state(NOTHING).lag_messages == 100
 
 
 def test_rates_are_those_of_the_last_ten_seconds(store, meter, monkeypatch):
@@ -142,6 +145,25 @@ def test_metrics_are_answered_on_loopback(meter):
     for name in (*GAUGES, *COUNTERS):
         assert (f"# TYPE whence_follow_{name} " in text) == (f"whence_follow_{name}" in values)
         assert f"whence_follow_{name}" in values or name == "fields_to_offset"
+
+
+def test_what_is_not_known_is_not_told_and_what_is_known_says_of_when(store, meter, monkeypatch):
+    lags = {f"whence_follow_lag_{name}" for name in ("bytes", "messages", "seconds")}
+    with MetricsServer(0) as server:
+        values = lines_of(server.text())
+        assert not {name for name in values if name.removeprefix("whence_follow_") in GAUGES}
+        watch = server.watched(meter, lambda state: None)
+        for at, is_there in ((1000.0, True), (1001.5, False), (1002.0, True)):
+            monkeypatch.setattr("time.time", lambda at=at: at)
+            if not is_there:
+                (store / "commitlog").rename(store / "other")
+            watch(meter.state(NOTHING))
+            if not is_there:
+                (store / "other").rename(store / "commitlog")
+            values = lines_of(server.text())
+            assert values["whence_follow_log_present"] == is_there
+            assert values["whence_follow_state_timestamp_seconds"] == at
+            assert lags & values.keys() == (lags if is_there else set())
 
 
 def test_metrics_tell_of_fields_where_there_are_some(meter):

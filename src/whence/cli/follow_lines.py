@@ -104,15 +104,14 @@ class FollowLines:
 
     def _write_json(self, state: FollowState) -> None:
         now = time.monotonic()
-        is_new = self._told is None or (state.batches, state.cuts) != (self._told.batches, self._told.cuts)
+        is_new = self._told is None or _news(state) != _news(self._told)
         if state.is_ended or now - self._told_at >= (JSON_S if is_new else AT_REST_S):
-            told = {"time_ms": time.time_ns() // 1_000_000} | state.to_dict()
-            self._outlet.write(json.dumps(told) + "\n")
+            self._outlet.write(json.dumps(state.to_dict()) + "\n")
             self._told, self._told_at = state, now
 
     def _write_line(self, state: FollowState) -> None:
         now = time.monotonic()
-        is_new = self._told is None or state.batches != self._told.batches
+        is_new = self._told is None or _news(state) != _news(self._told)
         if state.is_ended or now - self._told_at >= (LINE_S if is_new else 12 * LINE_S):
             self._clear()
             self._outlet.write(f"whence: {state_text(state)}\n")
@@ -136,12 +135,19 @@ class FollowLines:
             self._outlet.close()
 
 
+def _news(state: FollowState) -> tuple[int, int, bool]:
+    """What is told soon if it changes."""
+    return state.batches, state.cuts, state.log_end_offset is None
+
+
 def state_text(state: FollowState) -> str:
     """``up with the log, 1,000/s, the last found after 0.21 s, 3,412 messages, indexed to offset 1,073,741``.
 
     What matters most comes first: a narrow terminal cuts the rest.
     """
-    if state.lag_bytes:
+    if state.lag_bytes is None or state.lag_s is None:
+        parts = ["the log is not there"]
+    elif state.lag_bytes:
         lag = f"{state.lag_s:.1f} s" if state.lag_s < MINUTE_S else duration_text(state.lag_s)
         parts = [f"behind by {size_text(state.lag_bytes)}, {state.lag_messages:,} messages, {lag}"]
     else:

@@ -22,13 +22,17 @@ LATENCY_BOUNDS_S = (0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0, 1.5, 2.5, 5.0, 10.0, 60.0
 
 @dataclass(frozen=True, slots=True)
 class FollowState:
-    """How a follower is. Sums are those since it was started; what lags is what the log has and the index not yet."""
+    """How a follower is. Sums are those since it was started; what lags is what the log has and the index not yet.
 
-    log_end_offset: int = 0
+    While the log is not there, nobody knows where it ends: None.
+    """
+
+    time_ms: int = 0  # when it was so
+    log_end_offset: int | None = None
     indexed_to_offset: int = 0
-    lag_bytes: int = 0
-    lag_messages: int = 0  # about, where it is much
-    lag_s: float = 0.0  # the age of the oldest message that is not indexed
+    lag_bytes: int | None = None
+    lag_messages: int | None = None  # about, where it is much
+    lag_s: float | None = None  # the age of the oldest message that is not indexed
     batches: int = 0
     messages: int = 0
     items: int = 0
@@ -113,11 +117,12 @@ class FollowMeter:
         at, messages, size = self._rates[0]
         elapsed_s = max(now - at, 0.001)
         self._rates.append((now, done.messages, done.bytes_read))
-        done = replace(done, log_end_offset=claim.indexed_to, indexed_to_offset=claim.indexed_to)
-        with suppress(NotFoundError):  # its disk is not there, or a file went just now: nothing is known to lag
+        with suppress(NotFoundError):  # its disk is not there, or a file went just now
             done = self._with_lag(done, claim)
         return replace(
             done,
+            time_ms=round(time.time() * 1000),
+            indexed_to_offset=claim.indexed_to,
             messages_per_s=(done.messages - messages) / elapsed_s,
             bytes_per_s=(done.bytes_read - size) / elapsed_s,
             fields_to_offset=min((field.indexed_to for field in claim.fields.values()), default=None),

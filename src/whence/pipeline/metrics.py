@@ -15,9 +15,11 @@ PATH = "/metrics"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 GAUGES = {
+    "state_timestamp_seconds": "When it was so: what is told is as old as this. Once it is known.",
+    "log_present": "1 if the log is there; else 0, and then nobody knows what lags. Once it is known.",
     "log_end_offset": "Where the log ends.",
     "indexed_to_offset": "Up to where it is indexed.",
-    "lag_bytes": "Bytes of the log that are not indexed yet.",
+    "lag_bytes": "Bytes of the log that are not indexed yet; as all that lags, only while it is known.",
     "lag_messages": "Messages that are not indexed yet; about, where there are many.",
     "lag_seconds": "Age of the oldest message that is not indexed yet.",
     "messages_per_second": "Messages indexed, over the last ten seconds.",
@@ -41,7 +43,7 @@ class MetricsServer:
 
     def __init__(self, port: int) -> None:
         self._meter: FollowMeter | None = None
-        self._state = FollowState()
+        self._state: FollowState | None = None
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -80,26 +82,10 @@ class MetricsServer:
 
     def _lines(self) -> Iterator[str]:
         state = self._state
-        values = {
-            "log_end_offset": state.log_end_offset,
-            "indexed_to_offset": state.indexed_to_offset,
-            "lag_bytes": state.lag_bytes,
-            "lag_messages": state.lag_messages,
-            "lag_seconds": state.lag_s,
-            "messages_per_second": state.messages_per_s,
-            "bytes_per_second": state.bytes_per_s,
-            "fields_to_offset": state.fields_to_offset,
-            "fields_failing": int(state.field_failure is not None),
-            "batches_total": state.batches,
-            "messages_total": state.messages,
-            "items_total": state.items,
-            "read_bytes_total": state.bytes_read,
-            "damaged_total": state.damaged,
-            "cuts_total": state.cuts,
-        }
+        values = _counters(state or FollowState()) | ({} if state is None else _gauges(state))
         for kind, known in (("gauge", GAUGES), ("counter", COUNTERS)):
             for name, words in known.items():
-                value = values[name]
+                value = values.get(name)
                 if value is not None:
                     yield from _head(name, kind, words)
                     yield f"whence_follow_{name} {round(value, 3)}"
@@ -122,6 +108,33 @@ class MetricsServer:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def _gauges(state: FollowState) -> dict[str, float | None]:
+    return {
+        "state_timestamp_seconds": state.time_ms / 1000,
+        "log_present": int(state.log_end_offset is not None),
+        "log_end_offset": state.log_end_offset,
+        "indexed_to_offset": state.indexed_to_offset,
+        "lag_bytes": state.lag_bytes,
+        "lag_messages": state.lag_messages,
+        "lag_seconds": state.lag_s,
+        "messages_per_second": state.messages_per_s,
+        "bytes_per_second": state.bytes_per_s,
+        "fields_to_offset": state.fields_to_offset,
+        "fields_failing": int(state.field_failure is not None),
+    }
+
+
+def _counters(state: FollowState) -> dict[str, float | None]:
+    return {
+        "batches_total": state.batches,
+        "messages_total": state.messages,
+        "items_total": state.items,
+        "read_bytes_total": state.bytes_read,
+        "damaged_total": state.damaged,
+        "cuts_total": state.cuts,
+    }
 
 
 def _head(name: str, kind: str, words: str) -> Iterator[str]:
