@@ -1,6 +1,10 @@
 """How a follower is: lag, rates and latency, and Prometheus' form of them."""
 
+import socket
+import struct
+import threading
 import urllib.request
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -12,7 +16,7 @@ from tests.crash.following import Made, random_messages, write_log
 from tests.store_maker import FILE_SIZE, T, place
 from whence.errors import UsageError
 from whence.files.names import sidecar_of
-from whence.pipeline import follow_state
+from whence.pipeline import follow_state, metrics
 from whence.pipeline.follow_state import FollowMeter, FollowState
 from whence.pipeline.metrics import COUNTERS, GAUGES, MetricsServer
 from whence.store.commit_log import CommitLog
@@ -174,6 +178,27 @@ def test_metrics_tell_of_fields_where_there_are_some(meter):
             values = lines_of(server.text())
             assert values.get("whence_follow_fields_to_offset") == to_offset
             assert values["whence_follow_fields_failing"] == (failure is not None)
+
+
+def test_who_calls_and_says_nothing_or_goes_away_is_let_go_without_a_word(monkeypatch, capfd):
+    monkeypatch.setattr(metrics, "ASKED_TIMEOUT_S", 0.3)
+    before = threading.active_count()
+    with MetricsServer(0) as server:
+        address = ("127.0.0.1", server.port)
+        for _ in range(3):
+            with socket.create_connection(address) as gone:
+                gone.sendall(b"GET /metrics HTTP/1.0\r\n")
+                gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with ExitStack() as stack:
+            silent = [
+                stack.enter_context(socket.create_connection(address, 20)) for _ in range(3 * metrics.ASKING_MAX)
+            ]
+            for each in silent:
+                assert each.recv(1) == b""
+            assert threading.active_count() <= before + 1 + metrics.ASKING_MAX
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
+                assert "whence_follow_batches_total" in answer.read().decode()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_port_that_is_taken_is_told(meter):

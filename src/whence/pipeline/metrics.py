@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -36,6 +37,34 @@ COUNTERS = {
     "cuts_total": "How often the log was cut, or was another one, and the index was cut with it.",
 }
 LATENCY = "latency_seconds"
+ASKED_TIMEOUT_S = 5.0  # who calls and says nothing is let go
+ASKING_MAX = 16  # at once; others find nobody there
+
+
+class _Server(ThreadingHTTPServer):
+    """Answers each in a thread of its own, a few at once, and tells nobody of those that went away."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        self._free = threading.Semaphore(ASKING_MAX)
+        super().__init__((HOST, port), handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class MetricsServer:
@@ -47,6 +76,8 @@ class MetricsServer:
         server = self
 
         class Handler(BaseHTTPRequestHandler):
+            timeout = ASKED_TIMEOUT_S
+
             def do_GET(self) -> None:
                 is_known = self.path.partition("?")[0] == PATH
                 body = server.text().encode() if is_known else f"whence follow tells at {PATH}\n".encode()
@@ -60,10 +91,9 @@ class MetricsServer:
                 """Say nothing of who asks."""
 
         try:
-            self._server = ThreadingHTTPServer((HOST, port), Handler)
+            self._server = _Server(port, Handler)
         except (OSError, OverflowError) as error:
             raise UsageError(f"--metrics-port {port}: {error}") from error
-        self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
 
     def watched(self, meter: FollowMeter, watcher: FollowWatcher) -> FollowWatcher:
