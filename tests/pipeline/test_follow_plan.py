@@ -105,6 +105,18 @@ def test_a_log_that_expired_before_it_was_read_makes_one_too(plan, store):
     assert plan.latest(Ticket(7)) == Ticket(7, 1)
 
 
+def test_what_expires_makes_a_batch_though_nothing_is_appended(plan, store):
+    follow(store)
+    ticket = Ticket(END)
+    assert plan.wait(ticket, None, 0.05) == ticket
+    for turn in (1, 2):
+        write_log(store, [each for each in RECORDS if each.physical_offset >= turn * FILE_SIZE], file_size=FILE_SIZE)
+        ticket = plan.latest(ticket)
+        assert ticket == Ticket(END, turn)
+        assert plan.stretches(ticket, 2) == []
+        assert plan.wait(ticket, None, 0.05) == ticket
+
+
 def test_a_log_without_files_is_waited_for(plan, store):
     follow(store)
     for path in (store / "commitlog").iterdir():

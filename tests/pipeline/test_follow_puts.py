@@ -230,3 +230,19 @@ def test_what_could_not_be_read_before_a_cut_is_damage_still(batch):
     assert len(batch.claim().indexed) == 2
     assert batch.claim().indexed_to == RECORDS[left].physical_offset
     assert batch.meter.state(batch.claim()).damaged == 1
+
+
+def test_a_batch_of_nothing_lets_go_of_what_has_expired(batch):
+    def held() -> list[str]:
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        return [line for line in maps if str(batch.store) in line and line.endswith("(deleted)")]
+
+    batch.finish()
+    assert batch.puts.begin() == END
+    for path in sorted((batch.store / "commitlog").iterdir())[:2]:
+        path.unlink()
+    batch.meter.state(batch.claim())  # which is told now and then
+    assert held()
+    assert batch.puts.begin() == END
+    assert not held()
+    assert min(int(path.name) for path in (batch.sidecar / "times").iterdir()) == 2 * FILE_SIZE

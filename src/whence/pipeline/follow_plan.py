@@ -33,7 +33,7 @@ class Ticket:
     """What Spark keeps of a batch: up to which offset it goes.
 
     ``turn`` makes two differ that go to the same offset: when a batch has to come although the log did not grow, for
-    it was cut, or what is indexed was.
+    it was cut, or what is indexed was, or something has expired.
     """
 
     offset: int
@@ -58,6 +58,7 @@ class FollowPlan:
         self._claim = Claim(sidecar)
         self.target = target
         self._grown_at = time.monotonic()
+        self._begin_offset: int | None = None  # of the log, when a batch came
         self._fields_s = FIELDS_S
         self._fields_at = self._grown_at
         self._fields_to: int | None = None  # how far they were together when a batch came for them
@@ -93,6 +94,14 @@ class FollowPlan:
         log.refresh()
         if not log.bases:
             return start  # nothing is there yet, or its disk is not there at the moment
+        ticket = self._next(start, limit)
+        if ticket == start and self.target is None and self._begin_offset not in (None, log.begin_offset):
+            ticket = replace(start, turn=start.turn + 1)  # so that who follows lets go of what has expired
+        if ticket != start or self._begin_offset is None:
+            self._begin_offset = log.begin_offset
+        return ticket
+
+    def _next(self, start: Ticket, limit: int | None) -> Ticket:
         begin = self.indexed_to()
         if begin is None:
             return replace(start, turn=start.turn + 1)

@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,6 +85,8 @@ class Puts:
         with self._lock:
             if self._is_ended or not self._check():
                 return None
+            with suppress(NotFoundError):  # it went just now, which the next look at it tells
+                self._log.refresh()  # what has expired is let go of
             self._put_to = self._follower.end_offset
         self._waiting, self._count, self._begun = [], 0, time.monotonic()
         return self._put_to
