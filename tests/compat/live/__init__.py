@@ -24,7 +24,11 @@ ARTIFACTS = tuple(
     f"org.apache.rocketmq:rocketmq-{name}:{VERSION}" for name in ("namesrv", "broker", "tools", "client", "store")
 )
 START_LIMIT_S = 90
+PORTS_TRIED = 5  # somebody else may take one that was free before it is listened on
 GET_ROUTE = 105  # request code GET_ROUTEINFO_BY_TOPIC
+NAME_SERVER = "org.apache.rocketmq.namesrv.NamesrvStartup"
+BROKER = "org.apache.rocketmq.broker.BrokerStartup"
+BIND_FAILURES = ("BindException", "Address already in use")
 OPENS = ("java.nio", "sun.nio.ch", "jdk.internal.ref")
 
 BROKER_CONF = """
@@ -66,6 +70,10 @@ class Sent:
         return cls(sort, topic, key, offset_id, unique_id, int(queue), int(queue_offset))
 
 
+class PortTakenError(Exception):
+    """Somebody else listens where this was to listen."""
+
+
 class LiveRocketMQ:
     """A name server and a broker with small files, so that they roll every few seconds."""
 
@@ -73,7 +81,7 @@ class LiveRocketMQ:
         self.folder = folder
         self.store = folder / "store"
         self.jars = classpath(ARTIFACTS)
-        self.name_server_port = free_port()
+        self.name_server_port = 0
         self._name_server: subprocess.Popen[bytes] | None = None
         self._broker: subprocess.Popen[bytes] | None = None
 
@@ -82,23 +90,41 @@ class LiveRocketMQ:
         return f"127.0.0.1:{self.name_server_port}"
 
     def start_name_server(self) -> None:
+        """Start the name server, on any port, and wait until it says that it is there."""
+        self.name_server_port = on_free_port(self._start_name_server, free_port)
+
+    def _start_name_server(self, port: int) -> None:
         conf = self.folder / "namesrv.conf"
-        conf.write_text(f"listenPort={self.name_server_port}\nbindAddress=127.0.0.1\n")
-        self._name_server = self._start("org.apache.rocketmq.namesrv.NamesrvStartup", conf, "-Xmx128m")
+        conf.write_text(f"listenPort={port}\nbindAddress=127.0.0.1\n")
+        self._name_server = self._start(NAME_SERVER, conf, "-Xmx128m")
+        try:
+            self._wait(lambda: "boot success" in self._said(NAME_SERVER))
+        except PortTakenError:
+            self._name_server = None
+            raise
 
     def start_broker(self, port: int | None = None) -> None:
         """Start the broker, on this port or on any, and wait until clients can find it."""
         assert self._broker is None, "a broker is running"
+        if port is not None:
+            self._start_broker(port)
+        else:
+            on_free_port(self._start_broker, lambda: free_port(with_below=2))  # it also listens two ports below
+
+    def _start_broker(self, port: int) -> None:
         conf = self.folder / "broker.conf"
-        port = port or free_port(with_below=2)  # it also listens two ports below
         conf.write_text(
             BROKER_CONF.format(
                 name_server_port=self.name_server_port, port=port, ha_port=free_port(), store=self.store
             )
         )
         opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENS]
-        self._broker = self._start("org.apache.rocketmq.broker.BrokerStartup", conf, "-Xmx512m", *opens)
-        self._wait(lambda: self._has_route("TBW102", port))
+        self._broker = self._start(BROKER, conf, "-Xmx512m", *opens)
+        try:
+            self._wait(lambda: self._has_route("TBW102", port))
+        except PortTakenError:
+            self._broker = None
+            raise
 
     def kill_broker(self) -> None:
         """As a power switch does it, but for the page cache, which survives."""
@@ -167,15 +193,26 @@ class LiveRocketMQ:
 
     def _start(self, main_class: str, conf: Path, *options: str) -> subprocess.Popen[bytes]:
         command = [*self._java(*options), main_class, "-c", str(conf)]
-        with (self.folder / f"{main_class.rpartition('.')[2]}.log").open("ab") as log:
+        with self._log_of(main_class).open("wb") as log:
             environment = {**os.environ, "ROCKETMQ_HOME": str(self.folder)}
             return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
+    def _log_of(self, main_class: str) -> Path:
+        return self.folder / f"{main_class.rpartition('.')[2]}.log"
+
+    def _said(self, main_class: str) -> str:
+        return self._log_of(main_class).read_text(errors="replace")
+
     def _wait(self, is_ready: Callable[[], bool]) -> None:
         started = time.monotonic()
-        while not is_ready():
-            for process in (self._name_server, self._broker):
-                assert process is None or process.poll() is None, f"ended with {process.poll()}; see {self.folder}"
+        while True:
+            for main_class, process in ((NAME_SERVER, self._name_server), (BROKER, self._broker)):
+                if process is not None and process.poll() is not None:
+                    if any(word in self._said(main_class) for word in BIND_FAILURES):
+                        raise PortTakenError
+                    raise AssertionError(f"ended with {process.poll()}; see {self.folder}")
+            if is_ready():
+                return
             assert time.monotonic() - started < START_LIMIT_S, f"not ready after {START_LIMIT_S} s"
             time.sleep(0.2)
 
@@ -203,6 +240,16 @@ class LiveRocketMQ:
             if process is not None:
                 process.kill()  # a clean stop takes a broker 17 s, and nobody reads the store any more
                 process.wait()
+
+
+def on_free_port(start: Callable[[int], None], choose: Callable[[], int]) -> int:
+    """Start something on a port that is free; which that was."""
+    for _ in range(PORTS_TRIED):
+        port = choose()
+        with contextlib.suppress(PortTakenError):
+            start(port)
+            return port
+    raise AssertionError(f"{PORTS_TRIED} ports, one after the other, were taken by others")
 
 
 def free_port(with_below: int = 0) -> int:
