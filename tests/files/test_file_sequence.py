@@ -241,7 +241,7 @@ def test_two_files_whose_names_lie_too_close_together_are_both_named(tmp_path, c
         with pytest.raises(CorruptError, match="move away the one of the two") as error:
             files.file(base)
         assert f"begins {behind - before} bytes behind {offset_name(before)}, but" in str(error.value)
-        assert error.value.path == str(tmp_path / offset_name(behind))
+        assert (error.value.path, error.value.position) == (str(tmp_path / offset_name(behind)), 0)
     (tmp_path / offset_name(foreign)).unlink()
     files.refresh()
     assert bytes(files.file(0).data) == bytes(SIZE)

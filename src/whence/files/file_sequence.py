@@ -108,6 +108,7 @@ class FileSequence:
         return CorruptError(
             f"the name says that the file begins {self.file_size} bytes behind {offset_name(before)}, but files here "
             f"have {mapped.size}; move away the one of the two that does not belong here",
+            position=0,
             path=self.path_of(behind),
         )
 
