@@ -36,6 +36,7 @@ NAMES = {
     "find": "a whole store.find of one key",
     "find_many": "a million keys at once in 4 GiB, beside LMDB gets in a loop",
     "cli": 'the command "whence find", beside "import numpy"',
+    "map_pages": "the pages of 1 GiB of log, mapped",
     "threshold": "from which size on a scan is worth loading the compiled kernel",
 }
 

@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: tests that start brokers, sessions and followers wait for them much of the time."""
+    """One more than there are cores: tests that start brokers, sessions and followers wait for them long."""
     return (os.cpu_count() or 1) + 1
 
 

@@ -16,6 +16,7 @@ from whence.files.folder import (
     is_folder,
     own_files_in,
     own_folders_in,
+    remove_tree,
 )
 
 LONG_AGO_NS = 10**18
@@ -142,3 +143,16 @@ def test_entries_below_a_folder_are_those_at_any_depth_and_not_behind_links(tmp_
     assert sorted(path for path, _ in entries_below(tmp_path)) == ["a", "a/b", "a/b/c", "a/b/file", "link"]
     with pytest.raises(NotFoundError):
         next(entries_below(tmp_path / "gone"))
+
+
+def test_a_folder_is_removed_with_all_that_is_in_it_and_one_that_is_not_there_is_no_error(tmp_path):
+    folder = tmp_path / "work"
+    (folder / "deep" / "er").mkdir(parents=True)
+    for number in range(20):
+        (folder / str(number)).write_bytes(b"x")
+        (folder / "deep" / "er" / str(number)).write_bytes(b"x")
+    (tmp_path / "other").write_bytes(b"x")
+    (folder / "link").symlink_to(tmp_path / "other")
+    remove_tree(folder)
+    remove_tree(folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import NamedTuple
 
 from whence.errors import NotFoundError, StoreError
@@ -48,6 +51,26 @@ class FileState(NamedTuple):
 
     size: int
     inode: int
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with all that is in it, as far as that can be done.
+
+    Two of its files at once: to let go of large ones takes the system long.
+    """
+    with suppress(OSError):
+        files = iter([path for path in folder.iterdir() if path.is_file()])
+
+        def remove_files() -> None:
+            for path in files:
+                with suppress(OSError):
+                    path.unlink()
+
+        beside = Thread(target=remove_files, daemon=True)
+        beside.start()
+        remove_files()
+        beside.join()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def files_in(folder: Path) -> dict[str, FileState]:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from whence.errors import CorruptError, FormatError, FullError, StoreError
 from whence.files.disk import Disk
-from whence.files.folder import files_in, is_file, is_folder
+from whence.files.folder import files_in, is_file, is_folder, remove_tree
 from whence.files.mapped_file import MappedFile
 from whence.files.names import index_name, is_digits, offset_name
 from whence.formats.rocketmq.consume_queue import ENTRY_SIZE
@@ -282,7 +282,7 @@ class Build:
                 self._disk.remove(note)
             made = self._make(taken)
         built = self._publish(taken, made, time.monotonic() - started)
-        shutil.rmtree(self._work, ignore_errors=True)
+        remove_tree(self._work)
         with suppress(OSError):
             self._work.parent.rmdir()
         return built

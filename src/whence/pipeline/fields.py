@@ -27,7 +27,7 @@ import numpy as np
 
 from whence.errors import StoreError
 from whence.files.disk import Disk
-from whence.files.folder import files_in, folders_in, is_folder
+from whence.files.folder import files_in, folders_in, is_folder, remove_tree
 from whence.files.names import index_name, is_digits
 from whence.formats.field_values import values_position
 from whence.formats.rocketmq.index_file import FIRST_ITEM, IndexHeader
@@ -147,7 +147,7 @@ class FieldBuild:
                         built.append(self._told(field, claim))
                     self._sidecar.write(self._folder, self._disk)
             finally:
-                shutil.rmtree(self._work, ignore_errors=True)
+                remove_tree(self._work)
                 with suppress(OSError):
                     self._work.parent.rmdir()
         return BuiltFields(

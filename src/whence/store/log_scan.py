@@ -73,7 +73,7 @@ class FileScan:
         end, ahead = self._end, AHEAD_SIZE
         while self.position < self._end:
             if end - self.position >= AHEAD_SIZE:
-                map_pages(data.ctypes.data + self.position, min(ahead, end - self.position))
+                map_pages(data[self.position : min(self.position + ahead, end)])
             begin = self.position
             result = scan_stretch(
                 data,
