@@ -55,6 +55,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=Options.rounds, help="rounds that count (%(default)s)")
     parser.add_argument("--warm-up", type=int, default=Options.warm_up, help="rounds before them (%(default)s)")
     parser.add_argument("--core", type=int, help="the core to run on; the last one if none is named")
+    parser.add_argument(
+        "--fetch",
+        type=int,
+        default=0,
+        metavar="MIB",
+        help="touch so much memory before each turn: what is free a virtual machine may have given back to its host",
+    )
     parser.add_argument("--small", action="store_true", help="little data: a rehearsal, no measurement")
     parser.add_argument("--no-java", action="store_true", help="without Apache's classes")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="where the data sets are, instead of ~/.cache")
@@ -72,7 +79,14 @@ def main() -> None:
             return
 
     measured_on = machine()  # before the run, which is a load by itself
-    options = Options(arguments.rounds, arguments.warm_up, arguments.small, not arguments.no_java, arguments.only)
+    options = Options(
+        rounds=arguments.rounds,
+        warm_up=arguments.warm_up,
+        is_small=arguments.small,
+        with_java=not arguments.no_java,
+        only=arguments.only,
+        fetch_mib=arguments.fetch,
+    )
     names = arguments.names or list(NAMES)
     results: list[Result] = []
     with session_for_all(names, options):

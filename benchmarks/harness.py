@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
 
+import numpy as np
+
 Prepared = TypeVar("Prepared")
 
 
@@ -23,7 +25,8 @@ Prepared = TypeVar("Prepared")
 class Options:
     """How to measure. ``is_small`` is a rehearsal: little data, to see that all runs; its numbers mean nothing.
 
-    ``only``: only comparisons whose work is called so, in part.
+    ``only``: only comparisons whose work is called so, in part. ``fetch_mib``: memory that is touched before each
+    peer's turn.
     """
 
     rounds: int = 7
@@ -31,6 +34,7 @@ class Options:
     is_small: bool = False
     with_java: bool = True
     only: str = ""
+    fetch_mib: int = 0
 
     def wants(self, work: str) -> bool:
         """Whether this work is to be measured."""
@@ -154,6 +158,7 @@ def measure(comparison: Comparison, options: Options) -> Result:
         progress(f"{comparison.work}: round {number + 1} of {last}")
         checks = {}
         for peer in comparison.peers:
+            fetch_memory(options.fetch_mib << 20)
             sample = peer.run(number)
             checks[peer.name] = sample.check
             if number >= options.warm_up:
@@ -162,6 +167,15 @@ def measure(comparison: Comparison, options: Options) -> Result:
             raise SystemExit(f"{comparison.work}: the peers do not agree in round {number}: {checks}")
     progress("")
     return Result(comparison, samples)
+
+
+def fetch_memory(size: int) -> None:
+    """Touch so much memory, and let go of it.
+
+    A virtual machine may give its host back what has been free for two seconds, as it is after the turn of somebody
+    slow. To have it again takes longer than to write to it, which on other machines nobody has to.
+    """
+    np.ones(size, np.uint8)
 
 
 def progress(text: str) -> None:

@@ -28,11 +28,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--long-count", metavar="N", type=int, help="how many cases a long test runs")
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: tests that start brokers, sessions and followers wait for them long."""
-    return (os.cpu_count() or 1) + 1
-
-
 def pytest_configure() -> None:
     """Do not ignore Ctrl-C, as what a shell runs in the background does: what tests start would ignore it, too."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

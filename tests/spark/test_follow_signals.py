@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.follower_process import LIMIT_S, PARTS, indexed_to
+from tests.spark.follower_process import LIMIT_S, indexed_to
 from tests.spark.growing import AppendedLog
 from tests.spark.processes import AT_ONCE_S, kill_java, lingering_java, processes, starting
 from whence.cli.commands import FOLLOW_GRACE_S
@@ -87,8 +86,9 @@ def test_an_interrupted_once_does_not_say_that_all_is_done(follow, log, tmp_path
     check_nothing_left(child, tmp_path / "tmp")
 
 
-def test_a_follower_that_ends_in_the_midst_of_its_work_says_nothing_that_is_not_its_own(follow, log, tmp_path):
-    """Whoever waits for Java when that goes has much to say: none of it is for an operator."""
+@pytest.fixture
+def growing(log: AppendedLog) -> Iterator[AppendedLog]:
+    """The log, appended to all the while: a follower ends in the midst of its work."""
     is_over = threading.Event()
 
     def write() -> None:
@@ -97,32 +97,31 @@ def test_a_follower_that_ends_in_the_midst_of_its_work_says_nothing_that_is_not_
 
     thread = threading.Thread(target=write)
     thread.start()
-    try:
-        for number, expected in ((signal.SIGTERM, 0), (signal.SIGKILL, 2)):
-            child, more = follow(), log.offset + 1
-            await_indexed(child, log.store, more)
-            if number == signal.SIGKILL:
-                java = next(pid for pid, called in processes(child.pid).items() if PARTS["java"] in called)
-                os.kill(java, number)
-            else:
-                child.send_signal(number)
-            status, err, took_s = ended(child)
-            if status == 128 + signal.SIGTERM and took_s >= FOLLOW_GRACE_S:  # a disk that others keep busy
-                expected, err = status, [line for line in err if line != "whence: interrupted"]
-            assert status == expected, err
-            said = [line.partition(";")[0] for line in err]
-            assert said == (["whence: Spark's Java process is gone"] if expected == 2 else [])
-            assert took_s < AT_ONCE_S or expected == 2
-            check_nothing_left(child, tmp_path / "tmp")
-    finally:
-        is_over.set()
-        thread.join()
+    yield log
+    is_over.set()
+    thread.join()
 
 
-def test_a_java_that_is_gone_is_told_in_one_line_though_what_started_it_is_there(follow, log, tmp_path, monkeypatch):
+def test_a_follower_that_is_told_to_end_says_nothing_that_is_not_its_own(follow, growing, tmp_path):
+    """Whoever waits for Java when that goes has much to say: none of it is for an operator."""
+    child = follow()
+    await_indexed(child, growing.store, growing.offset + 1)
+    child.terminate()
+    status, err, took_s = ended(child)
+    expected = 0
+    if status == 128 + signal.SIGTERM and took_s >= FOLLOW_GRACE_S:  # a disk that others keep busy
+        expected, err = status, [line for line in err if line != "whence: interrupted"]
+    assert (status, err) == (expected, [])
+    assert took_s < AT_ONCE_S
+    check_nothing_left(child, tmp_path / "tmp")
+
+
+def test_a_java_that_is_gone_is_told_in_one_line_though_what_started_it_is_there(
+    follow, growing, tmp_path, monkeypatch
+):
     monkeypatch.setenv("JAVA_HOME", str(lingering_java(tmp_path / "java")))
     child = follow()
-    await_indexed(child, log.store, log.offset)
+    await_indexed(child, growing.store, growing.offset + 1)
     kill_java(child.pid)
     status, err, _ = ended(child)
     assert (status, err) == (2, [f"whence: {JAVA_GONE}"])
