@@ -24,6 +24,7 @@ PARTS = {
     "java": "org.apache.spark.deploy.SparkSubmit",
     "executor": "CoarseGrainedExecutorBackend",
     "worker": "whence.pipeline.daemon",
+    "planner": "python_streaming_source_runner",
 }
 """What can be killed, by how it is called. Without its driver or its Java a follower ends."""
 

@@ -41,7 +41,7 @@ SHAPE = {"slots": 31, "items": 100}
 FIELDS = {"size": "length(body)", "word": "substr(hex(body), 1, 4)"}
 STEPS = 24
 WORKERS_KILLED_AT = (3, 7, 11, 14, 18, 22)  # while readers look on
-KILLED = ["worker", "driver", "worker", "java", "driver"]
+KILLED = ["worker", "driver", "planner", "java", "driver"]
 CLUSTER = ("--master", "local-cluster[2,1,512]", "--conf", "spark.executor.memory=512m")
 HELD_UP_S = 8.0  # a process may be by others; the soak holds it to its two seconds
 STOPS = 3  # a disk that others keep busy may take longer than a follower that is told to end waits for it

@@ -140,22 +140,28 @@ class Follow:
         try:
             self._follower.check()
             self._query = self._start(once=once)
-            return self._watch(self._query, stop, watcher, once=once)
+            return self._watch(stop, watcher, once=once)
         except BaseException:
             with suppress(OSError, WhenceError):  # what went wrong before is told, and the next start finds the rest
                 self._puts.end()
             raise
 
-    def _watch(
-        self, query: StreamingQuery, stop: threading.Event, watcher: FollowWatcher, *, once: bool
-    ) -> FollowState:
+    def _watch(self, stop: threading.Event, watcher: FollowWatcher, *, once: bool) -> FollowState:
         """Wait for the end, and tell now and then how it goes."""
+        assert self._query is not None
         is_active = True
+        failure: BaseException | None = None
         watcher(self.state())
         while is_active and not stop.wait(ONCE_STATE_S if once else STATE_S):
-            is_active = bool(query.isActive)
+            is_active = bool(self._query.isActive)
+            failure = None if is_active else self._query.exception()
+            if failure is not None and self._failure is None and self._lost < LOST_MAX:
+                # The process that plans was killed, or had no time to begin: another one takes what is missing.
+                self._lost += 1
+                shutil.rmtree(self._sidecar / CHECKPOINT, ignore_errors=True)
+                self._query, is_active = self._start(once=once), True
             watcher(self.state())
-        failure = self._failure or (None if is_active else query.exception())
+        failure = self._failure or failure
         if isinstance(failure, WhenceError):
             raise failure
         if failure is not None:
