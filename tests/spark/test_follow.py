@@ -199,16 +199,17 @@ def kill_all(follow, growing: GrowingLog, parts: list[str], seed: int) -> Counte
     """
     random, killed = Random(seed), Counter[str]()
     growing.grow(1000)  # there is something to ask for
-    step = growing.end // (2 * len(parts))
+    step = growing.end // (3 * len(parts))  # so that something is left to be written at the last kill
+    piece_max = step // 8
     left = list(reversed(parts))
     while left:
         with follow("--quiet") as follower, looked_at(growing.store, seed):
             while left:
                 part = left.pop()
                 indexed = indexed_to(growing.store)
-                growing.grow(growing.offset + step)
+                growing.grow(growing.offset + step, piece_max)
                 follower.await_indexed(indexed + 1)
-                growing.grow(growing.offset + random.randint(1, step))
+                growing.grow(growing.offset + random.randint(1, step), piece_max)
                 time.sleep(random.random() * 0.3)
                 killed[part] += bool(follower.kill(part))
                 growing.finish_record()
