@@ -19,7 +19,7 @@ from tests.spark.outside import STEERED, STEERED_VALUE, given_outside
 from whence.door import build_store, repair_store, verify_store
 from whence.errors import UsageError
 from whence.files.disk import Disk
-from whence.pipeline import field_evaluation
+from whence.pipeline import field_evaluation, field_frames, field_steps
 from whence.pipeline.expressions import FUNCTIONS
 from whence.pipeline.field_evaluation import Definition, Evaluator
 from whence.pipeline.field_sql import check_sql
@@ -142,8 +142,8 @@ def test_fields_are_the_same_with_one_message_in_a_row_of_sparks_and_with_many(s
         packed.append(can_be_packed(*given))
         return packed[-1]
 
-    can_be_packed = field_evaluation._can_be_packed
-    monkeypatch.setattr(field_evaluation, "_can_be_packed", noting)
+    can_be_packed = field_frames.can_be_packed
+    monkeypatch.setattr(field_evaluation, "can_be_packed", noting)
     folder, found = store.with_name("store.whence"), []
     for other in ({}, *({name: sql} for name, sql in others.items())):
         shutil.rmtree(folder, ignore_errors=True)
@@ -162,12 +162,12 @@ def test_fields_are_the_same_with_one_message_in_a_row_of_sparks_and_with_many(s
 
 
 def test_a_row_of_sparks_has_few_messages_where_they_are_large(monkeypatch):
-    monkeypatch.setattr(field_evaluation, "PACKED_SIZE", 1000)
+    monkeypatch.setattr(field_steps, "PACKED_SIZE", 1000)
     batch = pa.record_batch([pa.array([bytes(99)] * 50 + [bytes(9000)], pa.binary())], ["body"])
-    packed = field_evaluation._packed(batch)
+    packed = field_steps.packed(batch)
     assert packed.num_rows == len(batch) // 3 and packed.column(0).flatten().equals(batch.column(0))
-    assert field_evaluation._packed(batch.slice(0, 50)).column(0).flatten().equals(batch.column(0).slice(0, 50))
-    huge = field_evaluation._packed(batch.slice(50))
+    assert field_steps.packed(batch.slice(0, 50)).column(0).flatten().equals(batch.column(0).slice(0, 50))
+    huge = field_steps.packed(batch.slice(50))
     assert huge.num_rows == 1 and huge.column(0).flatten().equals(batch.column(0).slice(50))
 
 

@@ -1,0 +1,120 @@
+"""An expression that fails: on which message, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from whence.errors import StoreError, UsageError, WhenceError
+from whence.pipeline.expressions import reason_of
+from whence.pipeline.field_frames import columns_of, values_of
+from whence.pipeline.field_sql import CheckedSql
+from whence.pipeline.field_steps import Read
+from whence.pipeline.runner import Done, Runner
+from whence.store.spill import Stretch
+from whence.store.stretch_rows import stretch_rows
+
+if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql import DataFrame, SparkSession
+
+    from whence.pipeline.field_evaluation import Definition
+
+
+class Failure:
+    """Looks for the first message, in the order of the log, on which an expression fails.
+
+    Spark tells why, but not on which row: so halves are tried, until one message is left.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        session: SparkSession,
+        definitions: Sequence[Definition],
+        checked: Sequence[CheckedSql],
+        stretches: Sequence[Stretch],
+    ) -> None:
+        self._runner = runner
+        self._session = session
+        self._definitions = definitions
+        self._checked = checked
+        self._stretches = stretches
+
+    def told(self, error: StoreError) -> WhenceError:
+        """The same error, or what it means if an expression is at fault."""
+        if why_of(error.__cause__) is None:
+            return error
+        first = self._first(len(self._stretches), lambda begin, end: self._why(self._stretches[begin:end]))
+        stretch = self._stretches[first]
+        offsets = [each.rows["physical_offset"].copy() for each in stretch_rows(stretch)]
+        rows = np.concatenate([np.empty(0, np.int64), *offsets])
+        number = self._first(len(rows), lambda begin, end: self._why([stretch], (begin, end)))
+        for definition, checked in zip(self._definitions, self._checked, strict=True):
+            why = self._why([stretch], (number, number + 1), [checked])
+            if why is not None:
+                return UsageError(
+                    f"field {definition.name}: its expression fails on the message at physical offset "
+                    f"{rows[number]}: {why}"
+                )
+        return error
+
+    def _first(self, count: int, fails: Callable[[int, int], str | None]) -> int:
+        """The first of so many that fails. One of them does, and if not the last one is as good as any."""
+        begin, end = 0, count
+        while end - begin > 1:
+            middle = (begin + end) // 2
+            begin, end = (begin, middle) if fails(begin, middle) is not None else (middle, end)
+        return begin
+
+    def _why(
+        self,
+        stretches: Sequence[Stretch],
+        rows: tuple[int, int] | None = None,
+        checked: Sequence[CheckedSql] | None = None,
+    ) -> str | None:
+        """Why an expression fails on these; None if it does not."""
+        from pyspark.sql import functions
+
+        expressions = self._checked if checked is None else checked
+        names = columns_of(expressions)
+
+        def values(done: Accumulator[Done]) -> DataFrame:
+            read = Read(tuple(stretches), names, done, rows)
+            found = values_of(self._session, expressions, names, read)
+            return found.agg(functions.max(functions.xxhash64(*found.columns)))
+
+        try:
+            self._runner.collect("look for what fails", values, len(stretches))
+        except StoreError as error:
+            return why_of(error.__cause__)
+        return None
+
+
+def why_of(error: BaseException | None) -> str | None:
+    """Why an expression fails; None if an error of Spark's is not of a query, but of the machines or of Python."""
+    from py4j.java_gateway import is_instance_of
+    from py4j.protocol import Py4JJavaError
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkException, PythonException, SparkRuntimeException
+
+    if isinstance(error, PySparkException):
+        has_state = not isinstance(error, PythonException) and error.getSqlState() is not None
+        return reason_of(error) if has_state or isinstance(error, SparkRuntimeException) else None
+    if not isinstance(error, Py4JJavaError):
+        return None
+    # What PySpark has no name for: an error of Spark's with a state of SQL (parse_json), or one of Java's (split).
+    gateway, failure = SparkContext._gateway, error.java_exception
+    if is_instance_of(gateway, failure, "org.apache.spark.SparkThrowable") and failure.getSqlState():
+        return reason_of(failure.getMessage())
+    cause = failure.getCause()
+    for thrown in (failure, cause):  # by what is constant, before there are tasks, or in a task
+        if is_instance_of(gateway, thrown, "java.lang.VirtualMachineError"):  # no heap, or no stack, is left
+            return reason_of(thrown.toString())
+    if is_instance_of(gateway, cause, "java.lang.RuntimeException") and cause.getClass().getName().startswith(
+        "java."
+    ):
+        return reason_of(cause.toString())
+    return None
