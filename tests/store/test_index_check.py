@@ -310,6 +310,30 @@ def test_a_wrong_offset_does_not_hide_what_follows():
             assert set(counted) <= {"wrong_header"}
 
 
+ONE_MESSAGE = [(key_hash, 100, T) for key_hash in (5, 3, 9, 7)]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+@pytest.mark.parametrize("offset", [0, 250, 9999])
+def test_an_item_that_leads_elsewhere_does_not_put_its_neighbours_out_of_order(number, offset):
+    rows = [*ONE_MESSAGE, *((key_hash, 200, T) for key_hash in (4, 2))]
+    file = built(rows, Shape(11, 20))
+    file.items[number].physical_offset = offset
+    counted = kinds(check_bytes(file.to_bytes(), rows, Shape(11, 20), is_exact=True))
+    assert counted.pop("dangling", 0) + counted.pop("wrong_order", 0) == 1
+    assert counted.pop("missing") == 1
+    assert set(counted) <= {"wrong_header"}
+
+
+def test_items_of_a_message_in_another_order_are_told_in_those_words():
+    rows = [ONE_MESSAGE[number] for number in (0, 2, 1, 3)]
+    found = check_bytes(built(rows, Shape(11, 20)).to_bytes(), ONE_MESSAGE, Shape(11, 20), is_exact=True)
+    assert kinds(found) == {"wrong_order": 1}
+    assert (
+        found.listed[0].detail == "the items of the message at offset 100, from item 1 on, are not in its keys' order"
+    )
+
+
 @pytest.mark.parametrize("filling", [b"\0", b"\xa5"])
 def test_a_lost_page_costs_its_own_items_and_no_others(filling):
     rows = [(number % 50 + 1, 100 * (number // 3), T + number) for number in range(600)]

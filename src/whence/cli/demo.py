@@ -161,7 +161,7 @@ class _Demo:
             with open_store(shop) as store:
                 self._find(store, "The same question: now the index answers", key="order-4711", limit=2)
             path, position = break_byte(sidecar_of(shop) / "index")
-            self._say(f"Break a byte: {path.name} at {position}. Does anybody notice?", ["verify", str(shop)], {})
+            self._say(f"Break a byte, of {path.name} at {position}, and see who notices", ["verify", str(shop)], {})
             verified = self._run(verify_store, shop)
             self.shown[-1]["result"] = verified.to_dict()
             self._show(verified_text, verified)

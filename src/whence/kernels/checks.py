@@ -28,7 +28,8 @@ class Fault(IntEnum):
     MISSING = 0  # the log has it, the file has not: before which item; physical offset, hash
     DANGLING = 1  # an item that leads to no message with its hash: which; physical offset, hash
     REPEATED = 2  # an item once more, which no broker does but after a restart: which; physical offset, hash
-    ORDER = 3  # an item that leads before the one before it: which; that one's offset, its own
+    ORDER = 3  # an item that leads before the one before it: which; that one's offset, its own; or twice that of the
+    # message whose items are not in the order of its keys, from which on
     TIME = 4  # an item with a wrong time: which; seconds, seconds
     LINK = 5  # an item that does not lead to the one before it in its chain: which; item, item
     HEAD = 6  # a slot that does not lead to the newest item of its chain: which; item, item
@@ -207,6 +208,7 @@ def _match_message(
     seen = np.zeros(len(texts), np.int64)  # how many items have the hash, at its first place
     first = done.item
     matched = 0
+    row = 0  # the first of the hashes that may still come, if all come in their order
     is_ordered = True
     while done.item < rule.next_item:
         at = items_at + ITEM_SIZE * done.item
@@ -221,7 +223,10 @@ def _match_message(
             tell(match, faults, counts, _DANGLING, done.item, offset, key_hash)
         else:
             seen[place] += 1
-            is_ordered &= matched >= len(texts) or key_hash == key_hashes[matched] & _HASH_MASK
+            while row < len(key_hashes) and key_hashes[row] & _HASH_MASK != key_hash:
+                row += 1
+            is_ordered &= row < len(key_hashes)
+            row += 1
         time_diff_s = seconds_after(store_timestamp_ms, done.begin_ms)
         if done.item == FIRST_ITEM:
             time_diff_s = seconds_after(store_timestamp_ms, rule.inherited_ms)

@@ -246,6 +246,11 @@ class _Run:
             return at, f"the message at offset {expected} has an item of hash {found}, which should be item {number}"
         if fault == Fault.REPEATED:
             return at, f"item {number} leads once more to the message at offset {expected}, as one before it"
+        if fault == Fault.ORDER and found == expected:
+            return (
+                at,
+                f"the items of the message at offset {found}, from item {number} on, are not in its keys' order",
+            )
         if fault == Fault.ORDER:
             return at + _FIELDS["physical_offset"], (
                 f"item {number} leads to offset {found}, but items before it lead to offset {expected}"
