@@ -11,13 +11,13 @@ from whence.files.disk import Disk
 from whence.formats.rocketmq.message import Message
 from whence.pipeline.build import BuiltFields
 from whence.pipeline.field_evaluation import Definition, Evaluated
+from whence.pipeline.field_failure import FieldError
 from whence.pipeline.field_repair import FieldRepair
 from whence.pipeline.fields import FieldBuild, FieldSettings
 from whence.pipeline.repair import Mended
 from whence.pipeline.tasks import own_name
 from whence.pipeline.verify import Verified, Verify, VerifyPlace, VerifySettings, work_folder
 from whence.store.commit_log import CommitLog
-from whence.store.damage import Damage
 from whence.store.field_spill import FieldSpill, Texts
 from whence.store.findings import Finding
 from whence.store.sidecar import Sidecar, read_sidecar
@@ -60,13 +60,15 @@ class PlainEvaluator:
             raise UsageError(f"field {definition.name}: {definition.sql} is refused")
 
     def evaluate(self, definitions: Sequence[Definition], stretches: Sequence[Stretch], work: Path) -> Evaluated:
-        damage: list[Damage] = []
-        for definition in definitions:
-            self.check(definition)
-        return Evaluated(
-            {each.name: tuple(self._spill(each, stretch, work) for stretch in stretches) for each in definitions},
-            tuple(damage),
-        )
+        spilled: dict[str, tuple[Spilled, ...]] = {}
+        failures: dict[str, FieldError] = {}
+        for each in definitions:
+            try:
+                self.check(each)
+                spilled[each.name] = tuple(self._spill(each, stretch, work) for stretch in stretches)
+            except UsageError as error:
+                failures[each.name] = FieldError(each.name, str(error))
+        return Evaluated(spilled, (), failures)
 
     def _spill(self, definition: Definition, stretch: Stretch, work: Path) -> Spilled:
         self.evaluated.append((definition.name, stretch.from_offset))

@@ -17,6 +17,7 @@ from tests.field_maker import field_files
 from tests.lookup.judge import offsets
 from tests.pipeline.field_builds import (
     EXPRESSIONS,
+    PlainEvaluator,
     build_fields,
     definition,
     field_of,
@@ -253,6 +254,45 @@ def test_the_sidecar_of_another_log_gives_no_values(made, tmp_path):
     build_fields(other.folder, tmp_path / "s", definition("words"), **SMALL)
     build_fields(made.folder, tmp_path / "s", definition("words"), **SMALL)
     assert field_of(tmp_path / "s", "words") == expected(made, "words")
+
+
+def test_fields_that_fail_stay_as_they_were_and_hold_up_no_other(made, tmp_path):
+    """One that is new, one that goes on, and one whose expression is another one now."""
+    part, sidecar = make_store(tmp_path / "part", MESSAGES[:50]), tmp_path / "s"
+    log = CommitLog(made.folder / "commitlog")
+
+    def failing(message):
+        if message.physical_offset >= part.end_offset:
+            raise UsageError(f"it fails at {part.end_offset}")
+        return words(message)
+
+    fields = [definition(name) for name in ("changed", "first", "goes_on", "words")]
+    expressions = EXPRESSIONS | {"goes_on": words, "changed": words, "new": failing}
+    try:
+        before = PlainEvaluator(log, expressions)
+        build_fields(part.folder, sidecar, *fields, evaluator=before, **SMALL)
+        was = noted(sidecar).fields
+        fields += [definition("new"), definition("other", "first")]
+        after = PlainEvaluator(log, expressions | {"goes_on": failing, "changed once": failing})
+        fields[0] = definition("changed", "changed once")
+        built = build_fields(made.folder, sidecar, *fields, evaluator=after, **SMALL)
+    finally:
+        log.close()
+    assert {name: str(error) for name, error in built.failures.items()} == dict.fromkeys(
+        ("changed", "goes_on", "new"), f"it fails at {part.end_offset}"
+    )
+    assert [field.name for field in built.fields] == ["first", "words", "other"]
+    claim = noted(sidecar)
+    assert {name: claim.fields[name] for name in ("changed", "goes_on")} == {
+        name: was[name] for name in ("changed", "goes_on")
+    }
+    assert claim.fields.keys() == {*was, "other"} and not (sidecar / "fields/new").exists()
+    for name, sql in (("first", "first"), ("words", "words"), ("other", "first")):
+        assert claim.fields[name].indexed_to == claim.indexed_to == made.end_offset
+        assert field_of(sidecar, name) == expected(made, sql)
+    for name in ("changed", "goes_on"):
+        assert field_of(sidecar, name) == expected(part, "words")
+    assert not (sidecar / "work").exists()
 
 
 def test_fields_that_are_not_wanted_any_more_go_with_their_files(made, tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -12,13 +12,22 @@ import pytest
 
 from tests.crash.following import Made
 from tests.disks import UnflushedDisk
-from tests.pipeline.field_builds import PlainEvaluator, build_fields, definition, field_of
+from tests.pipeline.field_builds import EXPRESSIONS, PlainEvaluator, build_fields, definition, field_of
 from tests.pipeline.test_build import OneByOne
 from tests.store_maker import QUEUE_FILE_SIZE, make_store, message
-from whence.errors import StoreError
+from whence.errors import StoreError, UsageError
+from whence.formats.rocketmq.message import Message
 from whence.pipeline import follow_fields, plan
 from whence.pipeline.fields import FieldBuild, FieldSettings
-from whence.pipeline.follow_fields import FIELDS_AGAIN_S, FIELDS_S, FIELDS_SHARE, FieldTurns, Publishing, is_behind
+from whence.pipeline.follow_fields import (
+    FIELDS_AGAIN_S,
+    FIELDS_S,
+    FIELDS_SHARE,
+    FieldsBuilt,
+    FieldTurns,
+    Publishing,
+    is_behind,
+)
 from whence.pipeline.follow_puts import Puts
 from whence.pipeline.follow_state import FollowMeter
 from whence.store.commit_log import CommitLog
@@ -39,6 +48,7 @@ class Turns:
         self.now = 1000.0
         self.took_s = 0.0
         self.failure: str | None = None
+        self.failing_at: int | None = None
         monkeypatch.setattr("time.monotonic", lambda: self.now)
         monkeypatch.setattr(follow_fields, "SLOT_SIZE", SIZE // 2)
         self.made = make_store(folder / "store", MESSAGES)
@@ -52,10 +62,17 @@ class Turns:
         log = CommitLog(self.made.folder / "commitlog")
         self.puts = Puts(self.follower, log, self.meter, lambda: self.locked)
         self.puts.begin()
-        self.evaluator = PlainEvaluator(self.log)
+        self.evaluator = PlainEvaluator(self.log, EXPRESSIONS | {"first": self.first})
         self.turns = FieldTurns(self.follower, self.puts, self.meter, self.sidecar, self.build, 2)
 
-    def build(self, claim: Sidecar, publishing: Publishing, turn_size: int | None) -> Sidecar:
+    def first(self, message: Message) -> Iterable[str]:
+        if message.physical_offset == self.failing_at:
+            raise UsageError(f"field first: its expression fails at {self.failing_at}")
+        return EXPRESSIONS["first"](message)
+
+    def build(
+        self, claim: Sidecar, publishing: Publishing, turn_size: int | None, left: Collection[str]
+    ) -> FieldsBuilt:
         self.now += self.took_s
         if self.failure is not None:
             raise StoreError(self.failure)
@@ -63,7 +80,8 @@ class Turns:
         build = FieldBuild(
             self.log, self.sidecar, how, claim, self.evaluator, OneByOne(), UnflushedDisk(), publishing=publishing
         )
-        return build.run([definition("words"), definition("first")]).sidecar
+        built = build.run([definition(name) for name in ("words", "first") if name not in left], kept=left)
+        return built.sidecar, built.failures
 
     def take(self) -> int:
         """How far the least of the fields comes by a turn, if there is one."""
@@ -153,6 +171,30 @@ def test_fields_that_fail_are_tried_again_each_minute_and_the_index_goes_on(turn
     turns.now += 2
     assert turns.take() > 0
     assert turns.meter.field_failure is None
+
+
+def test_a_field_that_fails_holds_up_no_other_and_is_tried_again_each_minute(turns):
+    begin = turns.claim().fields["first"].indexed_to
+    turns.failing_at = next(record.physical_offset for record in turns.made.records if record.physical_offset > begin)
+    while is_behind(turns.claim(), {"first"}):
+        before = turns.claim().fields["words"].indexed_to
+        turns.turns.take()
+        claim = turns.claim()
+        assert claim.fields["words"].indexed_to > before and claim.fields["first"].indexed_to == begin
+        assert turns.meter.field_failure == f"field first: its expression fails at {turns.failing_at}"
+    assert field_of(turns.sidecar, "words") == turns.expected("words")
+    tried = [name for name, _ in turns.evaluator.evaluated].count("first")
+    for _ in range(3):
+        turns.now += FIELDS_S + 1
+        turns.turns.take()
+    turns.turns.finish()
+    assert [name for name, _ in turns.evaluator.evaluated].count("first") == tried
+    assert "first" in str(turns.meter.field_failure)
+    turns.failing_at = None
+    turns.now += FIELDS_AGAIN_S
+    turns.turns.finish()
+    assert turns.meter.field_failure is None
+    turns.check_files()
 
 
 def test_an_end_in_the_midst_of_a_turn_leaves_what_was_there_and_is_no_failure(turns):

@@ -1,6 +1,7 @@
 """Fields on real Spark: expressions are Spark's, files are those of a plain loop over the messages."""
 
 import json
+import re
 import shutil
 import zlib
 from dataclasses import replace
@@ -16,7 +17,8 @@ from tests.lookup.judge import offsets
 from tests.pipeline.field_builds import field_of, noted
 from tests.reference import read_log
 from tests.spark.outside import STEERED, STEERED_VALUE, given_outside
-from whence.door import build_store, repair_store, verify_store
+from tests.store_maker import make_store, message
+from whence.door import build_store, follow_store, repair_store, verify_store
 from whence.errors import UsageError
 from whence.files.disk import Disk
 from whence.pipeline import field_evaluation, field_frames, field_steps
@@ -196,8 +198,47 @@ def test_an_expression_that_fails_names_the_first_message_it_fails_on(spark, sto
     )
     assert "DIVIDE_BY_ZERO" in str(told.value)
     sidecar = noted(store.with_name("store.whence"))
-    assert sidecar.indexed and not sidecar.fields
+    assert sidecar.indexed and sidecar.fields.keys() == {"a"}
+    assert field_of(store.with_name("store.whence"), "a") == field_files(records, orders, SLOTS, ITEMS)
     assert not (store.with_name("store.whence") / "work").exists()
+
+
+def test_a_field_that_fails_holds_up_no_other_in_builds_and_in_follow(spark, tmp_path):
+    bodies = [str(number).encode() for number in range(50)] + [b"100", b"bad", b"101"]
+    made = make_store(tmp_path / "whole", [message(body=body, topic="T") for body in bodies])
+    store = make_store(tmp_path / "store", [message(body=body, topic="T") for body in bodies[:50]]).folder
+    sidecar, bad = store.with_name("store.whence"), made.records[51].physical_offset
+    fields = {"good": "cast(body as string)", "num": "cast(cast(body as string) as int)"}
+    with pytest.raises(UsageError, match=r"^field bad: .* at physical offset 0: "):
+        build_store(store, fields=fields | {"bad": "cast(topic as int)", "worse": "topic / 0"})
+    assert noted(sidecar).fields.keys() == fields.keys()
+    was = noted(sidecar).fields["num"]
+    for path in (made.folder / "commitlog").iterdir():
+        (store / "commitlog" / path.name).write_bytes(path.read_bytes())
+    why = f"^field num: its expression fails on the message at physical offset {bad}: "
+
+    def check(*names: str) -> None:
+        claim = noted(sidecar)
+        assert claim.fields.keys() == {"num", *names} and claim.fields["num"] == was
+        assert {claim.fields[name].indexed_to for name in names} == {made.end_offset}
+        with whence.open(store) as opened:
+            answer = opened.find(field={"good": "100"})
+            assert offsets(answer) == [made.offsets[50]] and answer.receipt.complete
+
+    shutil.copytree(sidecar, tmp_path / "kept")
+    state = follow_store(store, once=True)
+    assert (state.fields_to_offset, state.is_ended) == (was.indexed_to, True)
+    assert state.field_failure is not None and re.match(why, state.field_failure)
+    check("good")
+    shutil.rmtree(sidecar)
+    shutil.copytree(tmp_path / "kept", sidecar)
+    with pytest.raises(UsageError, match=why):
+        build_store(store)
+    check("good")
+    with pytest.raises(UsageError, match=why):
+        build_store(store, fields={"third": "topic"})
+    check("good", "third")
+    assert build_store(store, fields={"num": "try_cast(cast(body as string) as int)"}).fields[0].name == "num"
 
 
 @pytest.mark.parametrize(

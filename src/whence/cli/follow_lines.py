@@ -155,7 +155,7 @@ def state_text(state: FollowState) -> str:
     if state.fields_to_offset is not None and state.fields_to_offset < state.indexed_to_offset:
         parts.append(f"fields up to {state.fields_to_offset:,}")
     if state.field_failure is not None:
-        parts.append(f"fields are not followed: {state.field_failure}")
+        parts.append(f"not all fields are followed: {state.field_failure}")
     if state.damaged:
         parts.append(f"{counted(state.damaged, 'place')} could not be read")
     if state.cuts:

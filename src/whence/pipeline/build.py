@@ -25,7 +25,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from whence.errors import CorruptError, FormatError, FullError, StoreError
+from whence.errors import CorruptError, FormatError, FullError, StoreError, WhenceError
 from whence.files.disk import Disk
 from whence.files.folder import files_in, is_file, is_folder, remove_tree
 from whence.files.mapped_file import MappedFile
@@ -141,11 +141,15 @@ class BuiltField:
 
 @dataclass(frozen=True, slots=True)
 class BuiltFields:
-    """What was built of fields, and what sidecar.json says now."""
+    """What was built of fields, and what sidecar.json says now.
+
+    ``failures``: why others are as they were, by their names.
+    """
 
     sidecar: Sidecar
     files: tuple[PublishedFile, ...]
     fields: tuple[BuiltField, ...]
+    failures: Mapping[str, WhenceError]
     damage: tuple[Damage, ...]
     tasks: int
     elapsed_s: float

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from whence.errors import StoreError
+from whence.errors import StoreError, UsageError
 from whence.pipeline.expression_session import ANSI, ZONE, expression_session
 from whence.pipeline.expressions import quiet_queries
-from whence.pipeline.field_failure import Failure
+from whence.pipeline.field_failure import Failure, FieldError
 from whence.pipeline.field_frames import can_be_packed, columns_of, packed_values, values_of
 from whence.pipeline.field_sql import CheckedSql, check_sql
 from whence.pipeline.field_steps import PACKED_MAX, Match, Read, SpillValues
@@ -57,10 +57,14 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The spills of each field, one for each stretch; and bodies that could not be read."""
+    """The spills of each field, one for each stretch; and bodies that could not be read.
+
+    ``failures``: why others have none, by their names.
+    """
 
     spilled: dict[str, tuple[Spilled, ...]]
     damage: tuple[Damage, ...]
+    failures: dict[str, FieldError]
 
 
 class Matching(NamedTuple):
@@ -90,13 +94,33 @@ class Evaluator:
     def check(self, definition: Definition) -> CheckedSql:
         """See that an expression can be a field. It is looked at once: that takes Spark a tenth of a second."""
         if definition not in self._checked:
-            self._checked[definition] = check_sql(self._session(definition), definition.name, definition.sql)
+            try:
+                self._checked[definition] = check_sql(self._session(definition), definition.name, definition.sql)
+            except UsageError as error:
+                raise FieldError(definition.name, str(error)) from error
         return self._checked[definition]
 
     def evaluate(self, definitions: Sequence[Definition], stretches: Sequence[Stretch], work: Path) -> Evaluated:
-        """Spill the values of fields, which are all of one zone and ANSI mode, in proven stretches of log."""
-        if not stretches:
-            return Evaluated({definition.name: () for definition in definitions}, ())
+        """Spill the values of fields, which are all of one zone and ANSI mode, in proven stretches of log.
+
+        All are evaluated in one job, which fails as a whole; then again without the field that is at fault.
+        """
+        failures: dict[str, FieldError] = {}
+        while True:
+            left = [definition for definition in definitions if definition.name not in failures]
+            try:
+                spilled, damage = self._evaluated(left, stretches, work)
+            except FieldError as error:
+                failures[error.field] = error
+            else:
+                return Evaluated(spilled, damage, failures)
+
+    def _evaluated(
+        self, definitions: Sequence[Definition], stretches: Sequence[Stretch], work: Path
+    ) -> tuple[dict[str, tuple[Spilled, ...]], tuple[Damage, ...]]:
+        """The spills of each field, and damage that was met; a FieldError tells which field is at fault."""
+        if not stretches or not definitions:
+            return {definition.name: () for definition in definitions}, ()
         checked = [self.check(definition) for definition in definitions]
         session = self._session(definitions[0])
         size = sum(stretch.size for stretch in stretches)
@@ -124,13 +148,11 @@ class Evaluator:
         told = sorted((json.loads(row.told) for row in rows), key=lambda each: int(each["number"]))
         if [each["number"] for each in told] != list(range(len(stretches))):
             raise StoreError(f"Spark gave back the values of {len(told)} of {len(stretches)} stretches")
-        return Evaluated(
-            {
-                definition.name: tuple(_spilled_from(each["spilled"][number]) for each in told)
-                for number, definition in enumerate(definitions)
-            },
-            tuple(sorted(told_by[0].value.damage, key=lambda each: (each.path, each.position))),
-        )
+        damage = sorted(told_by[0].value.damage, key=lambda each: (each.path, each.position))
+        return {
+            definition.name: tuple(_spilled_from(each["spilled"][number]) for each in told)
+            for number, definition in enumerate(definitions)
+        }, tuple(damage)
 
     def matching(
         self, definitions: Sequence[Definition], values: Sequence[str], stretches: Sequence[Stretch]

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from whence.pipeline.field_evaluation import Definition
 
 
+class FieldError(UsageError):
+    """The expression of a field is refused, or fails on a message."""
+
+    def __init__(self, field: str, what: str) -> None:
+        super().__init__(what)
+        self.field = field
+
+
 class Failure:
     """Looks for the first message, in the order of the log, on which an expression fails.
 
@@ -55,9 +63,10 @@ class Failure:
         for definition, checked in zip(self._definitions, self._checked, strict=True):
             why = self._why([stretch], (number, number + 1), [checked])
             if why is not None:
-                return UsageError(
+                return FieldError(
+                    definition.name,
                     f"field {definition.name}: its expression fails on the message at physical offset "
-                    f"{rows[number]}: {why}"
+                    f"{rows[number]}: {why}",
                 )
         return error
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from whence.errors import UsageError
 from whence.files.disk import Disk
 from whence.pipeline.field_evaluation import Definition
 from whence.pipeline.field_verify import REPAIR_NOTHING, VerifiedField
@@ -16,7 +15,7 @@ from whence.store.commit_log import CommitLog
 from whence.store.field_claim import FOLDER
 from whence.store.findings import Finding, FindingKind
 from whence.store.sidecar import NAME as SIDECAR_NAME
-from whence.store.sidecar import read_sidecar
+from whence.store.sidecar import Sidecar, read_sidecar
 
 
 class FieldRepair:
@@ -46,26 +45,18 @@ class FieldRepair:
         known = read_sidecar(self._folder)
         if known is None or not damaged:
             return [], self._left
-        mended = self._mended([name for name in damaged if name in known.fields])
+        mended = self._build(known, [name for name in damaged if name in known.fields])
         extra = [str(self._folder / FOLDER / name) for name in damaged if name not in known.fields]
         return mended + [Mended(path, "removed") for path in extra], self._left
 
-    def _mended(self, names: Sequence[str]) -> list[Mended]:
-        try:
-            return self._build(names)
-        except UsageError as error:
-            if len(names) > 1:  # which one it is about is told when each is tried by itself
-                return [mended for name in names for mended in self._mended([name])]
-            path = self._folder / SIDECAR_NAME
-            self._left.append(Finding(path, 0, FindingKind.WRONG_CLAIM, str(error), REPAIR_NOTHING))
-            return []
-
-    def _build(self, names: Sequence[str]) -> list[Mended]:
+    def _build(self, known: Sidecar, names: Sequence[str]) -> list[Mended]:
         """Build these fields anew, leave the others as they are, and remove what nobody knows."""
-        known = read_sidecar(self._folder)
-        assert known is not None
         how = FieldSettings(known.shape, self._jobs, rebuild=True)
         build = FieldBuild(self._log, self._folder, how, known, self._evaluator, self._runner, self._disk)
         definitions = [Definition.noted(name, known.fields[name]) for name in names]
         built = build.run(definitions, kept=known.fields.keys() - set(names))
+        path = self._folder / SIDECAR_NAME
+        self._left += [
+            Finding(path, 0, FindingKind.WRONG_CLAIM, str(error), REPAIR_NOTHING) for error in built.failures.values()
+        ]
         return [Mended(file.path, "built") for file in built.files]

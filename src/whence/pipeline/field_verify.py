@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from whence.errors import UsageError
 from whence.files.folder import digit_names, folders_in, is_folder
 from whence.pipeline.check_tasks import IndexCheckTask
 from whence.pipeline.field_evaluation import Definition
@@ -138,16 +137,12 @@ class FieldVerify:
     def _spilled(
         self, definitions: Sequence[Definition], stretches: Sequence[Stretch]
     ) -> dict[str, tuple[Spilled, ...]]:
-        try:
-            return self._evaluator.evaluate(definitions, stretches, self._work).spilled
-        except UsageError as error:
-            found = self._found[definitions[0].name]
-            if len(definitions) == 1:
-                found.is_mendable = False
-                found.find(self._folder / SIDECAR_NAME, FindingKind.WRONG_CLAIM, str(error), REPAIR_NOTHING)
-                return {}
-            # Which one it is about is told when each is tried by itself.
-            return {name: each for one in definitions for name, each in self._spilled([one], stretches).items()}
+        evaluated = self._evaluator.evaluate(definitions, stretches, self._work)
+        for name, error in evaluated.failures.items():
+            found = self._found[name]
+            found.is_mendable = False
+            found.find(self._folder / SIDECAR_NAME, FindingKind.WRONG_CLAIM, str(error), REPAIR_NOTHING)
+        return evaluated.spilled
 
     def _is_judged(self, name: str, noted: FieldClaim) -> bool:
         """Whether something is noted that can be held against the log."""

@@ -9,7 +9,8 @@
 A follower puts what is new into the newest files themselves: the driver links it from the spills (growing_field.py).
 
 A field goes on where it ended, up to where the log is indexed. It is built anew if its expression is another one, if
-Spark is of another version, or if its files are not as they were left.
+Spark is of another version, or if its files are not as they were left. One whose expression fails stays as it was,
+and the others are built.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from whence.formats.field_values import values_position
 from whence.formats.rocketmq.index_file import FIRST_ITEM, IndexHeader
 from whence.pipeline.build import WORK, BuiltField, BuiltFields, PublishedFile, header_of, size_of
 from whence.pipeline.field_evaluation import Definition, Evaluated
+from whence.pipeline.field_failure import FieldError
 from whence.pipeline.field_tasks import FieldTask, MadeField, build_field_task
 from whence.pipeline.plan import plan_index
 from whence.pipeline.scanning import walk_log
@@ -57,7 +59,9 @@ class FieldEvaluator(Protocol):
         """Of Spark."""
         ...
 
-    def evaluate(self, definitions: Sequence[Definition], stretches: Sequence[Stretch], work: Path) -> Evaluated: ...
+    def evaluate(self, definitions: Sequence[Definition], stretches: Sequence[Stretch], work: Path) -> Evaluated:
+        """Spill the values of fields; those whose expression is refused or fails are told, and hold up no other."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,7 @@ class FieldBuild:
         self._disk = disk
         self._work = folder / WORK / own_name("fields")
         self._damage: dict[tuple[str, int], Damage] = {}
+        self._failures: dict[str, FieldError] = {}
 
     def run(self, definitions: Sequence[Definition], kept: Collection[str] = ()) -> BuiltFields:
         """Build what is missing of these fields, publish it and clean up. Others are dropped but for ``kept``."""
@@ -135,17 +140,9 @@ class FieldBuild:
             self._disk.make_folder(self._work)
             try:
                 parts = self._evaluate(todo)
-                self._make([field for field in todo if not field.grows])
-                with self._publishing():
-                    self._forget([field for field in todo if field.known is None])
-                    for field in todo:
-                        claim, published = self._publish(field, parts[field.from_offset])
-                        self._sidecar = replace(
-                            self._sidecar, fields=self._sidecar.fields | {field.definition.name: claim}
-                        )
-                        files += published
-                        built.append(self._told(field, claim))
-                    self._sidecar.write(self._folder, self._disk)
+                done = [field for field in todo if field.definition.name not in self._failures]
+                if done:
+                    files, built = self._build(done, parts)
             finally:
                 remove_tree(self._work)
                 with suppress(OSError):
@@ -154,10 +151,28 @@ class FieldBuild:
             self._sidecar,
             tuple(files),
             tuple(built),
+            self._failures,
             tuple(self._damage.values()),
             self._runner.task_count,
             time.monotonic() - started,
         )
+
+    def _build(
+        self, fields: Sequence[_Field], parts: Mapping[int, _Part]
+    ) -> tuple[list[PublishedFile], list[BuiltField]]:
+        """Make the files of fields that are evaluated, and publish them."""
+        files: list[PublishedFile] = []
+        built: list[BuiltField] = []
+        self._make([field for field in fields if not field.grows])
+        with self._publishing():
+            self._forget([field for field in fields if field.known is None])
+            for field in fields:
+                claim, published = self._publish(field, parts[field.from_offset])
+                self._sidecar = replace(self._sidecar, fields=self._sidecar.fields | {field.definition.name: claim})
+                files += published
+                built.append(self._told(field, claim))
+            self._sidecar.write(self._folder, self._disk)
+        return files, built
 
     def _begun(self, definition: Definition) -> _Field:
         known = self._sidecar.fields.get(definition.name)
@@ -192,8 +207,9 @@ class FieldBuild:
                 walked[from_offset] = self._walked(from_offset, ends[from_offset][0])
             stretches = proven_stretches(self._log, walked[from_offset])
             found = self._evaluator.evaluate([field.definition for field in group], stretches, self._work)
+            self._failures |= found.failures
             for field in group:
-                field.spilled = found.spilled[field.definition.name]
+                field.spilled = found.spilled.get(field.definition.name, ())
             self._damage |= {(damage.path, damage.position): damage for damage in found.damage}
         return {
             from_offset: _Part(*ends[from_offset], [hole for spilled in taken for hole in spilled.holes])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from whence.files.disk import Disk
 from whence.pipeline.field_evaluation import Definition, Evaluator
 from whence.pipeline.fields import FieldBuild, FieldSettings
 from whence.pipeline.follow import Follow, StoppedError
-from whence.pipeline.follow_fields import Publishing
+from whence.pipeline.follow_fields import FieldsBuilt, Publishing
 from whence.pipeline.follow_state import FollowState, FollowWatcher
 from whence.pipeline.jobs import (
     JobOptions,
@@ -115,7 +116,9 @@ class _Fields:
         self._disk = disk
         self._definitions: list[Definition] = []
 
-    def __call__(self, claim: Sidecar, publishing: Publishing, turn_size: int | None) -> Sidecar:
+    def __call__(
+        self, claim: Sidecar, publishing: Publishing, turn_size: int | None, left: Collection[str]
+    ) -> FieldsBuilt:
         if [definition.name for definition in self._definitions] != sorted(claim.fields):
             self._definitions = definitions_of(self._evaluator, claim, wanted_fields(claim, {}), self._conf)
         build = FieldBuild(
@@ -128,4 +131,5 @@ class _Fields:
             self._disk,
             publishing=publishing,
         )
-        return build.run(self._definitions).sidecar
+        built = build.run([each for each in self._definitions if each.name not in left], kept=left)
+        return built.sidecar, built.failures

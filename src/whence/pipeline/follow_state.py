@@ -45,7 +45,7 @@ class FollowState:
     """From when the last batch's oldest message was stored until it could be found; none if it was there before."""
     batch_s: float | None = None  # how long that batch took
     fields_to_offset: int | None = None  # up to where all fields are indexed, where there are some
-    field_failure: str | None = None  # why fields are not followed, until the next time that is tried
+    field_failure: str | None = None  # why not all fields are followed, until that is tried again
     metrics_port: int | None = None  # where Prometheus is answered
     is_ended: bool = False
 

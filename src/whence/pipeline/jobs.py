@@ -127,7 +127,10 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
         if definitions or built.sidecar.fields or is_folder(sidecar / FOLDER):
             how = FieldSettings(settings.shape, options.jobs, options.rebuild, options.with_sums)
             build = FieldBuild(log, sidecar, how, built.sidecar, evaluator, runner, disk, built.taken)
-            built = built.with_fields(build.run(definitions))
+            fields_built = build.run(definitions)
+            for failure in fields_built.failures.values():
+                raise failure  # the first; all else is built
+            built = built.with_fields(fields_built)
         return built
 
 
@@ -148,16 +151,22 @@ def wanted_fields(known: Sidecar | None, given: Mapping[str, str]) -> dict[str, 
 def definitions_of(
     evaluator: Evaluator, known: Sidecar | None, fields: Mapping[str, str], conf: Mapping[str, str]
 ) -> list[Definition]:
-    """What all fields are, checked. One that is known keeps the zone and the mode it began with, if none is given."""
+    """What all fields are. One that is known keeps the zone and the mode it began with, if none is given.
+
+    The others are checked: what is refused is wrong use. One that is known is checked when it is evaluated, so that
+    it holds up no other.
+    """
     definitions = []
     for name, sql in sorted(fields.items()):
         there = None if known is None else known.fields.get(name)
-        if there is not None and there.sql == sql:
-            definition = Definition.noted(name, there)
+        noted = None if there is None else Definition.noted(name, there)
+        if noted is None or noted.sql != sql:
+            definition = _as_given(Definition(name, sql, *evaluator.session_of()), conf)
         else:
-            definition = Definition(name, sql, *evaluator.session_of())
-        definitions.append(_as_given(definition, conf))
-        evaluator.check(definitions[-1])
+            definition = _as_given(noted, conf)
+        if definition != noted:
+            evaluator.check(definition)
+        definitions.append(definition)
     return definitions
 
 

@@ -26,7 +26,7 @@ GAUGES = {
     "messages_per_second": "Messages indexed, over the last ten seconds.",
     "bytes_per_second": "Bytes of log read, over the last ten seconds.",
     "fields_to_offset": "Up to where all fields are indexed; only where there are some.",
-    "fields_failing": "1 while fields are not followed, for an expression failed on a message; else 0.",
+    "fields_failing": "1 while a field is not followed, for its expression failed on a message; else 0.",
 }
 COUNTERS = {
     "batches_total": "Batches published.",
