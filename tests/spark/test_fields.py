@@ -17,11 +17,11 @@ from tests.lookup.judge import offsets
 from tests.pipeline.field_builds import field_of, noted
 from tests.reference import read_log
 from tests.spark.outside import STEERED, STEERED_VALUE, given_outside
-from tests.store_maker import make_store, message
-from whence.door import build_store, follow_store, repair_store, verify_store
+from tests.store_maker import T, make_store, message
+from whence.door import build_store, export_store, follow_store, repair_store, verify_store
 from whence.errors import UsageError
 from whence.files.disk import Disk
-from whence.pipeline import field_evaluation, field_frames, field_steps
+from whence.pipeline import field_evaluation, field_frames, field_scan, field_steps
 from whence.pipeline.expressions import FUNCTIONS
 from whence.pipeline.field_evaluation import Definition, Evaluator
 from whence.pipeline.field_sql import check_sql
@@ -326,6 +326,40 @@ def test_a_scan_evaluates_expressions_and_trusts_no_index(spark, store, tmp_path
         assert opened.find(field="order=none", scan=True).receipt.why_empty == "no_such_key"
         with pytest.raises(UsageError, match="evaluated on Spark"):
             opened.explain(field="order=41", scan=True)
+
+
+def test_a_scan_says_that_a_body_which_cannot_be_read_may_be_the_one(spark, tmp_path, monkeypatch):
+    bodies = [b"word" if number == 3 else zlib.compress(b"word") for number in range(6)]
+    made = make_store(
+        tmp_path / "store",
+        [message(keys="k", body=body, topic=f"T{number}", sys_flag=COMPRESSED) for number, body in enumerate(bodies)],
+    )
+    in_tokyo = SparkSettings(conf={"spark.sql.session.timeZone": "Asia/Tokyo"})
+    fields = {"w": "cast(body as string)", "size": "body_size", "k": "keys"}
+    build_store(made.folder, fields=fields, spark=in_tokyo)
+    build_store(made.folder, fields={"zoned": "topic"})
+    with whence.open(made.folder) as store:
+
+        def ask(**question: Any) -> tuple[int, bool, str | None]:
+            answer = store.find(scan=True, **question)
+            receipt = answer.receipt
+            assert receipt.damaged == (not receipt.complete)
+            return len(answer), receipt.complete, receipt.why_empty
+
+        assert ask(field="w=nobody") == (0, False, "damaged")
+        assert ask(field="w=word") == (5, False, None)
+        assert ask(field={"w": "nobody", "zoned": "T3"}) == (0, False, "damaged")
+        assert ask(field="w=nobody", topic="T3", key="k") == (0, False, "damaged")
+        for undoubted in ({"topic": "T2"}, {"key": "other"}, {"until": T - 1}):
+            assert ask(field="w=nobody", **undoubted)[:2] == (0, True), undoubted
+        assert ask(field={"w": "word", "zoned": "T2"}) == (1, True, None)
+        assert ask(field={"size": "4", "k": "k"}) == (1, True, None)
+        exported = export_store(
+            made.folder, tmp_path / "out", question={"field": "w=word", "scan": True}, format="jsonl"
+        )
+        assert (exported.messages, exported.receipt.complete) == (5, False)
+        monkeypatch.setattr(field_scan, "BODY_DAMAGE_MAX", 1)  # there may be more than are told
+        assert ask(field="w=nobody", topic="T2") == (0, False, "damaged")
 
 
 @pytest.mark.parametrize("name", ["v4-clean", "v5-damaged-lost-page", "v5-crashed-b"])

@@ -45,10 +45,15 @@ Hits = Iterator[tuple[int, list[list[Hit]]]]
 
 
 class FieldScan(NamedTuple):
-    """What an evaluation of expressions found: physical offsets, in order, and damage that it met."""
+    """What an evaluation of expressions found: physical offsets, in order, and damage that it met.
+
+    ``undecided``: where messages lie whose values nobody knows, as a body that an expression looks at cannot be read;
+    None if they are very many.
+    """
 
     offsets: Sequence[int]
     damage: Sequence[Damage]
+    undecided: Sequence[int] | None = ()
 
 
 Evaluate = Callable[[MessageStore, Sequence[tuple[str, str]], int, int], FieldScan]

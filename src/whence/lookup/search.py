@@ -390,8 +390,17 @@ class LogSearch:
         self.receipt.scanned_bytes += sum(
             behind - first for first, behind in self.store.commit_log.pieces(begin, end)
         )
+        if scanned.undecided is None or any(map(self._may_answer, scanned.undecided)):
+            self.receipt.complete = False
         self._step("scan", from_offset=begin, to_offset=end, seam=False, hits=len(scanned.offsets))
         yield from scanned.offsets if question.oldest_first else reversed(scanned.offsets)
+
+    def _may_answer(self, physical_offset: int) -> bool:
+        """Whether the message that lies here meets the question, apart from its fields."""
+        if not self._from <= physical_offset < self._below:
+            return False
+        message = self.read(physical_offset)
+        return message is not None and _differs(self.question, message) is None
 
     def _possible(self, from_offset: int, to_offset: int) -> Iterator[Message]:
         """The messages of a part of the log that meet the question, apart from its fields."""

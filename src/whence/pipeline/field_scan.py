@@ -17,6 +17,7 @@ from whence.pipeline.runner import Runner, Watcher
 from whence.pipeline.scanning import walk_log
 from whence.pipeline.session import SparkSettings, open_session
 from whence.store.damage import Damage
+from whence.store.message_columns import BODY_DAMAGE_MAX
 from whence.store.message_store import MessageStore
 from whence.store.stretch_rows import proven_stretches
 
@@ -55,10 +56,17 @@ def scan_fields(
     taken = walk_log(log, begin, end, runner, None) if begin < end else ()
     stretches = proven_stretches(log, taken)
     damage: list[Damage] = [each for spilled in taken for each in spilled.damage]
-    found = []
+    bases = {stretch.path: stretch.base for stretch in stretches}
+    found, possible, bad = [], [], set()
     for group in groups.values():
         definitions, values = zip(*group, strict=True)
         matching = evaluator.matching(definitions, values, stretches)
+        unknown = [bases[each.path] + each.position for each in matching.damage]
         found.append(matching.offsets)
+        possible.append(np.union1d(matching.offsets, np.array(unknown, np.int64)))
+        bad.update(unknown)
         damage += matching.damage
-    return FieldScan(reduce(np.intersect1d, found).tolist(), damage)
+    # A task tells so many at most. Where they are fewer altogether, that is all of them.
+    are_all = len(bad) < BODY_DAMAGE_MAX
+    undecided = [offset for offset in reduce(np.intersect1d, possible).tolist() if offset in bad]
+    return FieldScan(reduce(np.intersect1d, found).tolist(), damage, undecided if are_all else None)
