@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from whence.errors import UsageError
-from whence.pipeline.expressions import SUBSTITUTE, reason_of
+from whence.pipeline.expressions import SUBSTITUTE
+from whence.pipeline.reasons import reason_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from whence.errors import UsageError
+from whence.pipeline.reasons import reason_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -343,9 +344,3 @@ def quiet_queries() -> Iterator[None]:
         yield
     finally:
         log.disabled = before
-
-
-def reason_of(error: BaseException | str) -> str:
-    """What Spark says, in one line, without the query around it."""
-    text = re.split(r"\n== SQL|SQLSTATE:|\n\tat |;\n", str(error))[0]
-    return " ".join(text.split())[:400] or type(error).__name__

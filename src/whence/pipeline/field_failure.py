@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from whence.errors import StoreError, UsageError, WhenceError
-from whence.pipeline.expressions import reason_of
 from whence.pipeline.field_frames import columns_of, values_of
 from whence.pipeline.field_sql import CheckedSql
 from whence.pipeline.field_steps import Read
+from whence.pipeline.reasons import why_of
 from whence.pipeline.runner import Done, Runner
 from whence.store.spill import Stretch
 from whence.store.stretch_rows import stretch_rows
@@ -100,30 +100,3 @@ class Failure:
         except StoreError as error:
             return why_of(error.__cause__)
         return None
-
-
-def why_of(error: BaseException | None) -> str | None:
-    """Why an expression fails; None if an error of Spark's is not of a query, but of the machines or of Python."""
-    from py4j.java_gateway import is_instance_of
-    from py4j.protocol import Py4JJavaError
-    from pyspark import SparkContext
-    from pyspark.errors import PySparkException, PythonException, SparkRuntimeException
-
-    if isinstance(error, PySparkException):
-        has_state = not isinstance(error, PythonException) and error.getSqlState() is not None
-        return reason_of(error) if has_state or isinstance(error, SparkRuntimeException) else None
-    if not isinstance(error, Py4JJavaError):
-        return None
-    # What PySpark has no name for: an error of Spark's with a state of SQL (parse_json), or one of Java's (split).
-    gateway, failure = SparkContext._gateway, error.java_exception
-    if is_instance_of(gateway, failure, "org.apache.spark.SparkThrowable") and failure.getSqlState():
-        return reason_of(failure.getMessage())
-    cause = failure.getCause()
-    for thrown in (failure, cause):  # by what is constant, before there are tasks, or in a task
-        if is_instance_of(gateway, thrown, "java.lang.VirtualMachineError"):  # no heap, or no stack, is left
-            return reason_of(thrown.toString())
-    if is_instance_of(gateway, cause, "java.lang.RuntimeException") and cause.getClass().getName().startswith(
-        "java."
-    ):
-        return reason_of(cause.toString())
-    return None

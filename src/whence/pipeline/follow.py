@@ -27,7 +27,8 @@ from whence.pipeline.follow_fields import BuildFields, FieldTurns, no_fields
 from whence.pipeline.follow_puts import Puts
 from whence.pipeline.follow_source import NAME, FollowSource
 from whence.pipeline.follow_state import FollowMeter, FollowState, FollowWatcher
-from whence.pipeline.runner import Runner, reason_of
+from whence.pipeline.reasons import reason_of
+from whence.pipeline.runner import Runner
 from whence.pipeline.scanning import scan_stretches
 from whence.pipeline.tasks import ScanTask, scan_stretch_task
 from whence.store.commit_log import CommitLog

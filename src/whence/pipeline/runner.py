@@ -10,7 +10,6 @@ comes back to the caller as it was raised. What else goes wrong is Spark's to tr
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from pyspark.accumulators import AccumulatorParam
 
 from whence.errors import StoreError, WhenceError
 from whence.pipeline.gateway import is_of_the_end, quiet_if_gone
+from whence.pipeline.reasons import reason_of
 from whence.store.damage import Damage
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ Result = TypeVar("Result")
 TASKS_MAX = 100_000  # of one job; where there are more inputs, a task takes several, for each costs the driver memory
 POLL_S = 0.1
 CANCEL_S = 0.3
-REASON_SIZE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,23 +296,3 @@ class _Job:
             time.monotonic() - self._started,
             is_ended,
         )
-
-
-def reason_of(error: BaseException) -> str:
-    """Which task failed and why, in one line, out of the pages that Spark writes."""
-    java_error = getattr(error, "java_exception", None)
-    text = str(error if java_error is None else java_error.getMessage())
-    told = re.search(r"TaskError: (.*)", text)
-    if told:
-        return told[1].strip()
-    text = re.split(r"\n\tat |\n SQLSTATE|\n\s*Driver stacktrace", text)[0]
-    lost = re.search(
-        r"Task (\d+) in .* failed (\d+) times, most recent failure: .*?\(TID \d+\) (.*)", text, re.DOTALL
-    )
-    what = lost[3] if lost else text
-    if "Traceback (most recent call last)" in what:
-        what = f"{what.partition(':')[0]}: {what.rstrip().rpartition(chr(10))[2]}"
-    if "No module named 'whence'" in what:
-        what = "the Python of the executors has no whence; docs/cluster.md tells how to install it there"
-    what = " ".join(what.split())[:REASON_SIZE]
-    return f"task {lost[1]}, attempt {lost[2]}: {what}" if lost else what
