@@ -106,9 +106,23 @@ def test_where_that_is_no_answer_or_fails_is_told_in_a_line(spark, store, tmp_pa
         ("topic in (select 1)", "is not on the list"),
         ("cast(topic as int) = 1", "CAST_INVALID_INPUT"),
     ]:
-        with pytest.raises(whence.WhenceError, match=why) as raised:
+        with pytest.raises(UsageError, match=why) as raised:
             export_store(store, tmp_path / "out", where=sql)
-        assert "\n" not in str(raised.value)
+        assert "\n" not in str(raised.value) and "==" not in str(raised.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_where_that_fails_names_the_first_message_that_is_asked_for_and_fails(spark, store, tmp_path):
+    messages = found(store)
+    topic, key = messages[-1].topic, next(each.keys[0] for each in reversed(messages) if each.keys)
+    failing = messages[len(messages) // 2].physical_offset
+    questions: list[dict[str, Any]] = [{}, {"topic": topic}, {"key": key}]
+    for question in questions:
+        first = next(each for each in found(store, **question) if each.physical_offset >= failing)
+        where = f"if(physical_offset < {failing}, 1, cast('x' || queue as int)) = 1"
+        why = rf"^--where fails on the message at physical offset {first.physical_offset}: \[CAST_INVALID_INPUT\] "
+        with pytest.raises(UsageError, match=why):
+            export_store(store, tmp_path / "out", where=where, question=question)
     assert not (tmp_path / "out").exists()
 
 

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from whence.errors import UsageError, WhenceError
+from whence.errors import StoreError, UsageError, WhenceError
 from whence.files.disk import Disk
 from whence.files.mapped_file import MappedFile, read_whole
 from whence.pipeline.export_tasks import Part, PartRows, RowFilter
 from whence.pipeline.expression_session import expression_session
-from whence.pipeline.expressions import check_expression, quiet_queries
+from whence.pipeline.expressions import Expression, check_expression, quiet_queries
+from whence.pipeline.reasons import first_failing, why_of
 from whence.pipeline.runner import Done, Runner
 from whence.pipeline.tasks import own_name
 from whence.store.damage import Damage, DamageKind
@@ -30,6 +31,7 @@ from whence.store.log_file import LogFile, PlainBudget
 from whence.store.message_columns import BODY_DAMAGE_MAX, COLUMNS, DAMAGE, MessageColumns, bad_bodies
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
 
@@ -57,22 +59,75 @@ class Where:
             raise UsageError(f"--where {sql!r} is of type {expression.type}; it must be true or false of a message")
         if not parts:
             return [], []
-        reader = _Reader(tuple(parts), row_filter, expression.columns, str(work))
+        asked = _Asked(session, expression, row_filter, str(work))
 
-        def frame(done: Accumulator[Done]) -> DataFrame:
-            from pyspark.sql import functions
-
-            numbers = session.range(0, len(parts), 1, len(parts))
-            messages = numbers.mapInArrow(replace(reader, done=done), reader.schema)
-            kept = messages.where(functions.expr(sql)).select(PART, OFFSET)
-            return kept.mapInArrow(_Spiller(str(work), done), SPILLED)
+        def spilled(done: Accumulator[Done]) -> DataFrame:
+            return asked.kept(parts, done).mapInArrow(_Spiller(str(work), done), SPILLED)
 
         with quiet_queries():
-            rows = self.runner.collect("where", frame, len(parts), sum(part.size for part in parts))
+            try:
+                rows = self.runner.collect("where", spilled, len(parts), sum(part.size for part in parts))
+            except StoreError as error:
+                raise self._told(error, asked, parts) from error.__cause__
         paths = {row[PART]: row["path"] for row in rows}
         damage = [each for path in sorted(work.glob("*.damage")) for each in _read_damage(path)]
         found = [replace(part, offsets_path=paths[number]) for number, part in enumerate(parts) if number in paths]
         return found, list(dict.fromkeys(damage))
+
+    def _told(self, error: StoreError, asked: _Asked, parts: Sequence[Part]) -> WhenceError:
+        """The same error, or what it means if the expression is at fault: on which message it fails, and why."""
+
+        def why(parts: Sequence[Part]) -> str | None:
+            try:
+                self.runner.collect("look for what fails", lambda done: asked.counted(parts, done), len(parts))
+            except StoreError as error:
+                return why_of(error.__cause__)
+            return None
+
+        def only(begin: int, end: int) -> list[Part]:
+            return [replace(part, offsets=offsets[begin:end].tobytes(), offsets_path=None)]
+
+        if why_of(error.__cause__) is None:
+            return error
+        part = parts[first_failing(len(parts), lambda begin, end: why(parts[begin:end]))]
+        offsets = _offsets_of(part, asked.filter)
+        number = first_failing(len(offsets), lambda begin, end: why(only(begin, end)))
+        reason = why(only(number, number + 1))
+        if reason is None:
+            return error
+        return UsageError(f"--where fails on the message at physical offset {offsets[number]}: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """An expression, and of which messages it is asked."""
+
+    session: SparkSession
+    expression: Expression
+    filter: RowFilter
+    work: str
+
+    def kept(self, parts: Sequence[Part], done: Accumulator[Done]) -> DataFrame:
+        """Where the messages lie for which it is true."""
+        from pyspark.sql import functions
+
+        reader = _Reader(tuple(parts), self.filter, self.expression.columns, self.work, done)
+        messages = self.session.range(0, len(parts), 1, len(parts)).mapInArrow(reader, reader.schema)
+        return messages.where(functions.expr(self.expression.sql)).select(PART, OFFSET)
+
+    def counted(self, parts: Sequence[Part], done: Accumulator[Done]) -> DataFrame:
+        """How many these are."""
+        from pyspark.sql import functions
+
+        return self.kept(parts, done).agg(functions.count(OFFSET))
+
+
+def _offsets_of(part: Part, row_filter: RowFilter) -> NDArray[np.int64]:
+    """Where the messages of a part lie of which an expression is asked."""
+    with MappedFile(Path(part.path)) as mapped:
+        rows = PartRows(part, LogFile(mapped, part.base, PlainBudget()), row_filter)
+        found = [some["physical_offset"].copy() for some in rows]
+    return np.concatenate([np.empty(0, np.int64), *found])
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +138,7 @@ class _Reader:
     filter: RowFilter
     columns: tuple[str, ...]
     work: str
-    done: Accumulator[Done] | None = None
+    done: Accumulator[Done]
 
     @property
     def schema(self) -> str:
@@ -91,7 +146,6 @@ class _Reader:
         return ", ".join([f"{PART} int", *(f"`{name}` {COLUMNS[name]}" for name in names)])
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        assert self.done is not None
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from _telling(self.done, self._read(number))
@@ -119,7 +173,6 @@ class _Reader:
         if damage := rows.damage + bad[:BODY_DAMAGE_MAX]:
             told = json.dumps([asdict(each) for each in damage]).encode()
             Disk().replace(Path(self.work, f"{number:08d}.damage"), told)
-        assert self.done is not None
         self.done.add(Done(1, part.size, count))
 
 

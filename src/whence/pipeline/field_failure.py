@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +11,7 @@ from whence.errors import StoreError, UsageError, WhenceError
 from whence.pipeline.field_frames import columns_of, values_of
 from whence.pipeline.field_sql import CheckedSql
 from whence.pipeline.field_steps import Read
-from whence.pipeline.reasons import why_of
+from whence.pipeline.reasons import first_failing, why_of
 from whence.pipeline.runner import Done, Runner
 from whence.store.spill import Stretch
 from whence.store.stretch_rows import stretch_rows
@@ -32,10 +32,7 @@ class FieldError(UsageError):
 
 
 class Failure:
-    """Looks for the first message, in the order of the log, on which an expression fails.
-
-    Spark tells why, but not on which row: so halves are tried, until one message is left.
-    """
+    """Looks for the first message, in the order of the log, on which an expression fails."""
 
     def __init__(
         self,
@@ -55,11 +52,11 @@ class Failure:
         """The same error, or what it means if an expression is at fault."""
         if why_of(error.__cause__) is None:
             return error
-        first = self._first(len(self._stretches), lambda begin, end: self._why(self._stretches[begin:end]))
+        first = first_failing(len(self._stretches), lambda begin, end: self._why(self._stretches[begin:end]))
         stretch = self._stretches[first]
         offsets = [each.rows["physical_offset"].copy() for each in stretch_rows(stretch)]
         rows = np.concatenate([np.empty(0, np.int64), *offsets])
-        number = self._first(len(rows), lambda begin, end: self._why([stretch], (begin, end)))
+        number = first_failing(len(rows), lambda begin, end: self._why([stretch], (begin, end)))
         for definition, checked in zip(self._definitions, self._checked, strict=True):
             why = self._why([stretch], (number, number + 1), [checked])
             if why is not None:
@@ -69,14 +66,6 @@ class Failure:
                     f"{rows[number]}: {why}",
                 )
         return error
-
-    def _first(self, count: int, fails: Callable[[int, int], str | None]) -> int:
-        """The first of so many that fails. One of them does, and if not the last one is as good as any."""
-        begin, end = 0, count
-        while end - begin > 1:
-            middle = (begin + end) // 2
-            begin, end = (begin, middle) if fails(begin, middle) is not None else (middle, end)
-        return begin
 
     def _why(
         self,

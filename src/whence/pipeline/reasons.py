@@ -1,12 +1,14 @@
 """Reasons: what Spark says of an error, in one line, out of the pages that it writes.
 
-reason_of    of any error
-why_of       of one that an expression is at fault for
+reason_of        of any error
+why_of           of one that an expression is at fault for
+first_failing    which of many it fails on, that Spark does not tell
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 REASON_SIZE = 500
 
@@ -56,3 +58,15 @@ def why_of(error: BaseException | None) -> str | None:
     ):
         return reason_of(cause.toString())
     return None
+
+
+def first_failing(count: int, fails: Callable[[int, int], str | None]) -> int:
+    """The first of so many that fails: halves are tried, until one is left.
+
+    One of them does, and if not the last one is as good as any.
+    """
+    begin, end = 0, count
+    while end - begin > 1:
+        middle = (begin + end) // 2
+        begin, end = (begin, middle) if fails(begin, middle) is not None else (middle, end)
+    return begin
