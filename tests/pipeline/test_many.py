@@ -101,6 +101,17 @@ def test_several_stores(tmp_path):
     assert len(receipt.logs) == 2
 
 
+def test_several_stores_of_which_one_is_named_by_a_relative_path(tmp_path, monkeypatch):
+    """Tasks may work elsewhere, and know an absolute one."""
+    make_store(tmp_path / "a", MESSAGES[::2])
+    second = make_store(tmp_path / "b", MESSAGES[1::2])
+    monkeypatch.chdir(tmp_path)
+    with open_stores(["a", second.folder]) as store:
+        same_by_tasks(store, KEYS)
+        table, _, _ = by_tasks(store, KEYS)
+    assert set(table["store"].to_pylist()) == {"a", str(second.folder)}
+
+
 def test_a_store_that_is_named_by_a_relative_path(tmp_path, monkeypatch):
     made = make_store(tmp_path / "store", MESSAGES, slots=3, items=30)
     cut = made.index_files[1]

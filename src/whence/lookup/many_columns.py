@@ -31,7 +31,7 @@ BATCH_SIZE = 256 * 1048576  # bytes of keys in one batch: Arrow's texts have to 
 class ManyBatches:
     """Very many keys put to stores: iterate over it for batches of rows, then ask for the :attr:`receipt`.
 
-    ``on_missing`` is given the keys without a row, some at a time.
+    ``on_missing`` is given the keys without a row, some at a time. ``store_names``: as in :class:`ManyColumns`.
     """
 
     def __init__(
@@ -40,10 +40,11 @@ class ManyBatches:
         pieces: Iterable[AskedKeys],
         names: Sequence[str] = POSITIONS,
         on_missing: Callable[[Any], None] | None = None,
+        store_names: Sequence[str] = (),
     ) -> None:
         self._search = search
         self._pieces = pieces
-        self._columns = ManyColumns(search.stores, search.topics, names)
+        self._columns = ManyColumns(search.stores, search.topics, names, store_names)
         self._on_missing = on_missing
         self._started = time.perf_counter_ns()
         self._ended = self._started
@@ -74,10 +75,17 @@ class ManyBatches:
 class ManyColumns:
     """Makes batches of rows with these columns of their messages.
 
-    A body that cannot be decompressed is null, and spoils no other; the column ``damage`` says why.
+    A body that cannot be decompressed is null, and spoils no other; the column ``damage`` says why. ``store_names``:
+    what the column ``store`` says, if the stores are not open here as they were named by who asked.
     """
 
-    def __init__(self, stores: Sequence[MessageStore], topics: Topics, names: Sequence[str] = POSITIONS) -> None:
+    def __init__(
+        self,
+        stores: Sequence[MessageStore],
+        topics: Topics,
+        names: Sequence[str] = POSITIONS,
+        store_names: Sequence[str] = (),
+    ) -> None:
         for name in names:
             if name not in (*COLUMNS, DAMAGE):
                 raise UsageError(f"there is no column {name!r}; there are {', '.join((*COLUMNS, DAMAGE))}")
@@ -88,6 +96,7 @@ class ManyColumns:
             fields.append(pa.field(STORE, pa.string()))
         self.schema = pa.schema(fields)
         self._stores = stores
+        self._store_names = store_names or [str(store.folder) for store in stores]
         self._topics = topics
         self._messages = None
         if not set(names) <= set(POSITIONS):
@@ -111,7 +120,7 @@ class ManyColumns:
     def _batch(self, keys: AskedKeys, rows: NDArray[np.void], columns: Sequence[Any]) -> Any:
         arrays = [key_array(keys, rows["key_number"]), *columns]
         if len(self._stores) > 1:
-            arrays.append(_chosen([str(store.folder) for store in self._stores], rows["store"]))
+            arrays.append(_chosen(self._store_names, rows["store"]))
         return load_pyarrow().RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _column(self, name: str, rows: NDArray[np.void]) -> Any:

@@ -49,8 +49,9 @@ class Distrusted:
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """How a task opens a store. ``end_offset``: what lies behind it is not looked at."""
+    """How a task opens a store. ``name``: what rows call it; ``end_offset``: what lies behind it is not looked at."""
 
+    name: str
     folder: Path
     sidecar: Path | None
     shape: Shape | None
@@ -145,7 +146,8 @@ def look_up(task: LookupTask) -> LookedUp:
             def on_missing(texts: Any) -> None:
                 missing.write_batch(pa.RecordBatch.from_arrays([texts], schema=schema))
 
-        batches = ManyBatches(search, [keys], task.columns, on_missing)
+        names = [place.name for place in task.stores]
+        batches = ManyBatches(search, [keys], task.columns, on_missing, names)
         with pa.ipc.new_stream(str(task.rows_path), batches.schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
@@ -191,6 +193,7 @@ def places_of(stores: Sequence[MessageStore], ends: Sequence[int]) -> tuple[Stor
     """How tasks open these stores, as they are open here."""
     return tuple(
         StorePlace(
+            str(store.folder),
             store.folder.absolute(),
             None if store.sidecar is None else store.sidecar.absolute(),
             store.asked_shape,
