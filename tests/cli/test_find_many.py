@@ -71,12 +71,29 @@ class TestFewKeys:
     def test_become_rows_if_they_are_too_many_for_one_question(self, here, clean, tmp_path, monkeypatch):
         monkeypatch.setattr(question, "KEYS_MAX", 3)
         path = tmp_path / "keys.txt"
-        for text, is_rows in (("a b c", False), ("a b c ", False), ("a b c d ", True), ("a b c  ", True)):
+        for text, is_rows in (
+            ("a b c", False),
+            ("a b c ", False),
+            ("a b c d", True),
+            ("a b c d ", True),
+            ("a b  c", True),
+            ("a b c  ", True),
+        ):
             path.write_text(text.replace(" ", "\n"))
             ran = here("find", clean.store, "--keys-from", path, "--json")
             assert ("keys" in json.loads(ran.out)["receipt"]) is is_rows
         assert here("find", clean.store, "--keys-from", path, "--rows", "message").status == 2
         assert here("explain", clean.store, "--keys-from", path).status == 2
+
+    def test_count_with_those_of_the_command_line(self, here, clean, tmp_path, monkeypatch):
+        monkeypatch.setattr(question, "KEYS_MAX", 3)
+        path = tmp_path / "keys.txt"
+        for text, is_rows in (("", False), ("a", False), ("a\n", False), ("a\nb", True), ("a\nb\n", True)):
+            path.write_text(text)
+            named = ("--key", "order-1", "--key", "nobody", *(["--key", "Aa"] if not text else []))
+            ran = here("find", clean.store, *named, "--keys-from", path, "--json")
+            assert ran.status == 0
+            assert ("keys" in json.loads(ran.out)["receipt"]) is is_rows
 
 
 class TestRows:

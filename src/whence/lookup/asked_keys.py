@@ -116,11 +116,16 @@ class KeyLines:
         self._head = file.read(len(BYTE_ORDER_MARK)).removeprefix(BYTE_ORDER_MARK)
 
     def all_of(self, most: int) -> list[bytes] | None:
-        """The keys, if the file has not more lines than so many; None otherwise."""
+        """The keys, if the file's lines and the keys before them are not more than so many; None otherwise."""
+        most -= len(self._before)
         while self._head.count(b"\n") <= most:
             more = self._file.read(READ_SIZE)
             if not more:
-                lines = self._head.split(b"\n")
+                *lines, last = self._head.split(b"\n")
+                if last:  # a line that has no end
+                    lines.append(last)
+                if len(lines) > most:
+                    return None
                 return [*self._before, *(key for line in lines if (key := line.removesuffix(b"\r")))]
             self._head += more
         return None
