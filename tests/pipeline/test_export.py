@@ -34,7 +34,7 @@ from whence.lookup.question import make_question
 from whence.pipeline import export_files, export_tasks
 from whence.pipeline.export import Exported, ExportOptions, Tools, export_with
 from whence.pipeline.export_files import Format, day_of, escaped
-from whence.pipeline.export_tasks import PartRows
+from whence.pipeline.export_tasks import Met, PartRows
 from whence.store import log_scan, message_columns
 from whence.store.index_file import Shape
 from whence.store.log_file import LogFile, PlainBudget
@@ -67,19 +67,21 @@ def plain_tools() -> Iterator[Tools]:
 
 @contextmanager
 def tools_with_where() -> Iterator[Tools]:
-    """Tools whose ``where`` knows one expression, and gives offsets as Spark would."""
+    """Tools whose ``where`` knows two expressions, and gives offsets as Spark would."""
 
     def where(parts: Any, row_filter: Any, sql: str, work: Path) -> Any:
-        assert sql == "odd"
+        rest = {"odd": 1, "false": 2}[sql]
         found = []
+        met = Met(0)
         for part in parts:
             with MappedFile(Path(part.path)) as mapped:
                 rows = PartRows(part, LogFile(mapped, part.base, PlainBudget()), row_filter)
-                odd = [some["physical_offset"][some["queue_offset"] % 2 == 1].tobytes() for some in rows]
+                true = [some["physical_offset"][some["queue_offset"] % 2 == rest].tobytes() for some in rows]
+            met |= rows.met
             path = work / str(part.number)
-            path.write_bytes(b"".join(odd))
+            path.write_bytes(b"".join(true))
             found.append(replace(part, offsets_path=str(path)))
-        return found, []
+        return found, [], met
 
     yield Tools(OneByOne(), where, lambda *_: [])
 
@@ -231,7 +233,14 @@ QUESTIONS: list[dict[str, Any]] = [
     {"topic": "rmq_sys_own"},
     {"topic": "no such topic"},
     {"tag": "b"},
+    {"tag": "no such tag"},
+    {"tag": "no such tag", "since": T + DAY},
     {"topic": "orders", "queue": 0, "tag": "a"},
+    {"topic": "orders", "queue": 7},
+    {"topic": "orders", "since": T + 900 * DAY},
+    {"topic": "no such topic", "since": T + 900 * DAY},
+    {"since": T + 900 * DAY},
+    {"since": T + 900 * DAY, "scan": True},
     {"since": T + DAY, "until": T + 3 * DAY},
     {"until": T},
     {"key": "k3"},
@@ -266,12 +275,36 @@ def test_a_question_exports_what_find_finds(made, tmp_path, question, is_built):
         for path in sorted((tmp_path / "out").glob("*.jsonl"))
         for line in path.read_text().splitlines()
     ]
-    asked = question if question.keys() & {"key", "id", "offset", "queue_offset"} else {"since": -(2**62), **question}
     with whence.open(made.folder) as opened:
-        answer = opened.find(**asked, limit=None, oldest_first=True)
+        answer = opened.find(**question, limit=None, oldest_first=True)
     assert lines == [message_to_dict(each, body=True) for each in answer]
     assert exported.receipt.complete
     assert exported.receipt.searched_to_offset == made.end_offset
+    assert exported.receipt.why_empty == answer.receipt.why_empty
+
+
+@pytest.mark.parametrize(
+    ("question", "why"),
+    [
+        ({"topic": "orders", "queue": 0}, "filtered"),
+        ({"key": "k4", "topic": "orders"}, "filtered"),
+        ({"key": "no such key"}, "no_such_key"),
+        ({"topic": "orders", "queue": 0, "tag": "no such tag"}, "filtered"),
+        ({"topic": "no such topic"}, "no_such_topic"),
+        ({"since": T + 900 * DAY}, "outside_window"),
+    ],
+)
+def test_of_nothing_for_which_where_is_true_is_told_why(made, tmp_path, question, why):
+    exported = export(made.folder, tmp_path / "out", tools=tools_with_where, where="false", **question)
+    assert (exported.messages, exported.receipt.why_empty) == (0, why)
+    assert json.loads((tmp_path / "out" / "_export.json").read_text())["receipt"]["why_empty"] == why
+
+
+def test_of_nothing_that_damage_may_hide_says_so(made, tmp_path):
+    data = bytearray(made.log_files[0].read_bytes())
+    data[made.offsets[1] + 88] ^= 1
+    made.log_files[0].write_bytes(data)
+    assert export(made.folder, tmp_path / "out", tag="no such tag").receipt.why_empty == "damaged"
 
 
 def test_a_field_that_trusts_no_index_exports_what_is_evaluated_and_meets_the_rest(made, tmp_path):

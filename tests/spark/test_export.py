@@ -69,6 +69,7 @@ def test_where_takes_the_messages_for_which_it_is_true(spark, store, tmp_path):
         wanted = [as_json(message_to_dict(each, body=True)) for each in messages if is_true(each)]
         assert lines_of(tmp_path / str(number)) == wanted, sql
         assert exported.receipt.complete and exported.receipt.searched_to_offset > 0
+        assert exported.receipt.why_empty == (None if wanted else "filtered")
     key = next(each.keys[0] for each in messages if each.keys)
     export_store(store, tmp_path / "key", format="jsonl", question={"key": key}, where="queue >= 0")
     assert lines_of(tmp_path / "key") == [as_json(message_to_dict(each, body=True)) for each in found(store, key=key)]
@@ -77,6 +78,8 @@ def test_where_takes_the_messages_for_which_it_is_true(spark, store, tmp_path):
 def test_where_tells_damage_as_a_scan_does(spark, golden: Callable[[str], GoldenStore], tmp_path):
     damaged = golden("v5-damaged-body-flip").store
     plain = export_store(damaged, tmp_path / "plain")
+    never = export_store(damaged, tmp_path / "never", where="false")
+    assert never.receipt.damage == plain.receipt.damage
     asked = export_store(damaged, tmp_path / "asked", where="queue >= 0")
     assert asked.receipt.damage == plain.receipt.damage and asked.receipt.damage
     assert (asked.receipt.complete, asked.messages) == (plain.receipt.complete, plain.messages)

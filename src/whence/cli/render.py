@@ -45,7 +45,7 @@ WHY_EMPTY = {
     "expired": "the place that was asked for lies before the log's first byte: it was deleted or archived",
     "beyond_end": "the place that was asked for lies behind the log's end: nothing was stored there yet",
     "outside_window": "messages match, but none was stored in that window. Widen --since and --until",
-    "filtered": "messages match but for the tag or the field. Leave --tag or --field out to see them",
+    "filtered": "messages match but for --tag, --field or the --where of an export. Leave it out to see them",
     "probably_expired": "an index file knows the hash of the key, but its part of the log was deleted or archived",
     "no_such_key": "all of it was searched, and no message matches. Keys and ids are compared whole, with their case",
 }
@@ -327,6 +327,8 @@ def exported_text(exported: Exported, screen: Screen) -> None:
         screen.paragraph(f"It is {screen.green('complete')}: {searched}.")
     else:
         screen.paragraph(f"It is {screen.red('NOT complete')}: {searched}, and not all of it could be read.")
+    if receipt.why_empty is not None:
+        screen.paragraph(f"Why: {WHY_EMPTY[receipt.why_empty]}.", "  ", "  ")
     if exported.without_folder:
         topics = ", ".join(map(printable, exported.without_folder[:TOPICS_SHOWN]))
         screen.paragraph(f"No folder can be named after these topics, so theirs is null in the table: {topics}.")

@@ -37,12 +37,13 @@ from whence.lookup.asked_keys import AskedKeys, read_keys
 from whence.lookup.field_search import Evaluate
 from whence.lookup.many_answer import ManySearch
 from whence.lookup.question import Question, ScanMode
-from whence.lookup.search import find_offsets
+from whence.lookup.search import WHY_EMPTY, find_offsets
 from whence.pipeline.export_files import ExportedFile, Format
 from whence.pipeline.export_tasks import (
     PART_SIZE,
     ExportedPart,
     ExportTask,
+    Met,
     Part,
     RowFilter,
     export_parts_task,
@@ -152,7 +153,7 @@ class Tools(NamedTuple):
     """
 
     runner: TaskRunner
-    where: Callable[[Sequence[Part], RowFilter, str, Path], tuple[list[Part], list[Damage]]]
+    where: Callable[[Sequence[Part], RowFilter, str, Path], tuple[list[Part], list[Damage], Met]]
     evaluate: Evaluate
 
 
@@ -235,10 +236,11 @@ class Export:
         receipt, parts = self._found() if self._is_lookup else self._all()
         size = sum(part.size for part in parts if part.offsets is None)
         is_decided = True
+        met = Met(0)
         if self._options.where is not None:
             folder = self._work / "where"
             self._disk.make_folder(folder)
-            parts, damage = self._tools.where(parts, row_filter, self._options.where, folder)
+            parts, damage, met = self._tools.where(parts, row_filter, self._options.where, folder)
             receipt.damage = list(dict.fromkeys(receipt.damage + damage))
             # Of a body that cannot be read nobody knows whether the expression is true.
             is_decided = all(each.kind is not DamageKind.BAD_BODY for each in damage)
@@ -247,6 +249,10 @@ class Export:
             self._finish(receipt, done, size)
         receipt.complete &= is_decided
         files = self._place([file for part in done for file in part.files])
+        if not files and receipt.why_empty is None:
+            for part in done:
+                met |= part.met
+            receipt.why_empty = self._why_empty(receipt, met)
         return Exported(
             target=self._options.target,
             asked=self._options.asked(self._store, self._question, self._keys),
@@ -344,6 +350,22 @@ class Export:
         receipt.damage += [damage for part in done for damage in part.damage]
         receipt.damage += [damage for _, _, damage in self._log.damage(receipt.searched_to_offset)]
         receipt.complete = not any(damage.kind.hides_messages for damage in receipt.damage)
+
+    def _why_empty(self, receipt: Receipt, met: Met) -> str:
+        """Why nothing is left of what was found, or of what a scan met, as ``find`` tells it."""
+        question, whys = self._question, set()
+        has_window = question.since_ms is not None or question.until_ms is not None
+        if receipt.damaged:
+            whys.add("damaged")
+        elif not receipt.complete:
+            whys.add("not_indexed")
+        if self._is_lookup or Met.ALL_BUT_TAG in met:
+            whys.add("filtered")
+        elif question.topic is not None and Met.TOPIC not in met and question.topic not in self._store.topics():
+            whys.add("no_such_topic")
+        elif has_window and Met.WINDOW not in met:
+            whys.add("outside_window")
+        return next((why for why in WHY_EMPTY if why in whys), "no_such_key")
 
 
 def shown_question(question: Question, keys: Sequence[AskedKeys]) -> dict[str, Any]:

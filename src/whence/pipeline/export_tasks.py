@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntFlag
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,6 +18,7 @@ import numpy as np
 from whence.errors import CorruptError
 from whence.files.disk import Disk
 from whence.files.mapped_file import MappedFile, read_whole
+from whence.formats.hashing import java_hash
 from whence.formats.rocketmq.topics import is_system_topic
 from whence.lookup.question import Question
 from whence.pipeline.export_files import ExportedFile, Format, columns_of, export_files
@@ -32,6 +34,14 @@ if TYPE_CHECKING:
 
 PART_SIZE = 256 * 1048576
 ROWS_AT_ONCE = 16_384
+
+
+class Met(IntFlag):
+    """What some message of a scan met of the question: it tells why none is left."""
+
+    TOPIC = 1
+    WINDOW = 2  # and the topic and the queue
+    ALL_BUT_TAG = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +66,34 @@ class RowFilter:
             question.system_topics or question.topic is not None,
         )
 
-    def keep(self, data: NDArray[np.uint8], base_offset: int, rows: NDArray[np.void]) -> NDArray[np.void]:
-        """Those of the rows (SCANNED) that answer."""
+    def keep(self, data: NDArray[np.uint8], base_offset: int, rows: NDArray[np.void]) -> tuple[NDArray[np.void], Met]:
+        """Those of the rows (SCANNED) that answer, and what was met."""
+        met = Met(0)
+        if self.topic is not None and (rows["topic_hash"] == java_hash(f"{self.topic}#")).any():
+            met |= Met.TOPIC
         sieve = Sieve((), self.topic, self.since_ms, self.until_ms, self.queue)
         rows = rows[sieve.rows(rows, rows[:0], data, base_offset)]
         if not len(rows):
-            return rows
-        is_kept = np.ones(len(rows), np.bool_)
+            return rows, met
+        met |= Met.WINDOW
         if self.topic is not None or not self.system_topics:
-            is_kept &= self._has_topic(data, base_offset, rows)
+            rows = _where(self._has_topic(data, base_offset, rows), rows)
+        if not len(rows):
+            return rows, met
+        met |= Met.ALL_BUT_TAG
         if self.tag is not None:
-            is_kept &= _equals(data, base_offset, rows, "tags", self.tag)
-        return rows if is_kept.all() else rows[is_kept]
+            rows = _where(_equals(data, base_offset, rows, "tags", self.tag), rows)
+        return rows, met
 
     def _has_topic(self, data: NDArray[np.uint8], base_offset: int, rows: NDArray[np.void]) -> NDArray[np.bool_]:
         if self.topic is not None:
             return _equals(data, base_offset, rows, "topic", self.topic)
         topics, codes = _encoded(data, base_offset, rows, "topic")
         return ~np.array([topic is not None and is_system_topic(topic) for topic in topics], np.bool_)[codes]
+
+
+def _where(is_kept: NDArray[np.bool_], rows: NDArray[np.void]) -> NDArray[np.void]:
+    return rows if is_kept.all() else rows[is_kept]
 
 
 def _equals(
@@ -136,6 +156,7 @@ class ExportedPart(NamedTuple):
     number: int
     files: tuple[ExportedFile, ...]
     damage: tuple[Damage, ...]
+    met: Met
     without_folder: tuple[str, ...]
 
 
@@ -160,6 +181,7 @@ class PartRows:
         self._filter = row_filter
         self.data = np.frombuffer(file.file.data, np.uint8)
         self.damage: list[Damage] = []
+        self.met = Met(0)
 
     def __iter__(self) -> Iterator[NDArray[np.void]]:
         if self._part.offsets_path is not None:
@@ -171,7 +193,9 @@ class PartRows:
         for begin, end in self._part.pieces:
             scan = FileScan(self._file, begin - base, end - base, is_last=False, tags=False)
             for batch in scan.batches(*rows):
-                yield self._filter.keep(self.data, base, batch.messages)
+                kept, met = self._filter.keep(self.data, base, batch.messages)
+                self.met |= met
+                yield kept
             self.damage += scan.damage
 
     def _found(self, offsets: bytes) -> Iterator[NDArray[np.void]]:
@@ -225,7 +249,7 @@ def _export_part(part: Part, task: ExportTask) -> ExportedPart:
             for batch in columns.batches(rows.data, part.base, some):
                 files.put(batch)
         made = files.finish()
-    return ExportedPart(part.number, tuple(made), tuple(rows.damage), tuple(files.without_folder))
+    return ExportedPart(part.number, tuple(made), tuple(rows.damage), rows.met, tuple(files.without_folder))
 
 
 def group_parts(parts: Sequence[Part], tasks: int | None) -> list[tuple[Part, ...]]:

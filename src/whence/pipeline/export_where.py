@@ -20,7 +20,7 @@ import numpy as np
 from whence.errors import StoreError, UsageError, WhenceError
 from whence.files.disk import Disk
 from whence.files.mapped_file import MappedFile, read_whole
-from whence.pipeline.export_tasks import Part, PartRows, RowFilter
+from whence.pipeline.export_tasks import Met, Part, PartRows, RowFilter
 from whence.pipeline.expression_session import expression_session
 from whence.pipeline.expressions import Expression, check_expression, quiet_queries
 from whence.pipeline.reasons import first_failing, why_of
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 
 PART = "part"
 OFFSET = "physical_offset"
-DAMAGE_SIZE_MAX = 1 << 30
+TOLD_SIZE_MAX = 1 << 30
 SPILLED = f"{PART} int, path string"
+READS_ALL = {"spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PruneFilters"}
+"""Spark would not look at the log where an expression is never true, and so not tell of damage in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +53,14 @@ class Where:
 
     def __call__(
         self, parts: Sequence[Part], row_filter: RowFilter, sql: str, work: Path
-    ) -> tuple[list[Part], list[Damage]]:
-        """The parts with the offsets of those messages for which the expression is true; and damage that was met."""
-        session = expression_session(self.spark, "--where", self.settings)
+    ) -> tuple[list[Part], list[Damage], Met]:
+        """The parts with the offsets of those messages for which the expression is true; damage; and what was met."""
+        session = expression_session(self.spark, "--where", {**self.settings, **READS_ALL})
         expression = check_expression(session, COLUMNS, sql)
         if expression.type != "boolean":
             raise UsageError(f"--where {sql!r} is of type {expression.type}; it must be true or false of a message")
         if not parts:
-            return [], []
+            return [], [], Met(0)
         asked = _Asked(session, expression, row_filter, str(work))
 
         def spilled(done: Accumulator[Done]) -> DataFrame:
@@ -70,9 +72,14 @@ class Where:
             except StoreError as error:
                 raise self._told(error, asked, parts) from error.__cause__
         paths = {row[PART]: row["path"] for row in rows}
-        damage = [each for path in sorted(work.glob("*.damage")) for each in _read_damage(path)]
+        damage: list[Damage] = []
+        met = Met(0)
+        for path in sorted(work.glob("*.told")):
+            told = json.loads(read_whole(path, TOLD_SIZE_MAX))
+            damage += [Damage(**each | {"kind": DamageKind(each["kind"])}) for each in told["damage"]]
+            met |= Met(told["met"])
         found = [replace(part, offsets_path=paths[number]) for number, part in enumerate(parts) if number in paths]
-        return found, list(dict.fromkeys(damage))
+        return found, list(dict.fromkeys(damage)), met
 
     def _told(self, error: StoreError, asked: _Asked, parts: Sequence[Part]) -> WhenceError:
         """The same error, or what it means if the expression is at fault: on which message it fails, and why."""
@@ -170,9 +177,10 @@ class _Reader:
                     arrays = [first, *(batch.column(name) for name in names)]
                     count += len(batch)
                     yield pa.RecordBatch.from_arrays(arrays, [PART, *names])
-        if damage := rows.damage + bad[:BODY_DAMAGE_MAX]:
-            told = json.dumps([asdict(each) for each in damage]).encode()
-            Disk().replace(Path(self.work, f"{number:08d}.damage"), told)
+        damage = [asdict(each) for each in rows.damage + bad[:BODY_DAMAGE_MAX]]
+        if damage or rows.met:
+            told = json.dumps({"damage": damage, "met": rows.met}).encode()
+            Disk().replace(Path(self.work, f"{number:08d}.told"), told)
         self.done.add(Done(1, part.size, count))
 
 
@@ -221,8 +229,3 @@ def _telling(done: Accumulator[Done], batches: Iterator[Any]) -> Iterator[Any]:
         assert context is not None
         error.add_note(f"in a task on {gethostname()}")
         done.add(Done(errors={context.partitionId(): error}))
-
-
-def _read_damage(path: Path) -> Iterator[Damage]:
-    for each in json.loads(read_whole(path, DAMAGE_SIZE_MAX)):
-        yield Damage(each["path"], each["position"], DamageKind(each["kind"]), each["detail"])
