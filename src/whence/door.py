@@ -444,8 +444,9 @@ class Store:
         file with one on each line. One that is there twice is asked once. A row is a key and a message that bears it;
         rows come in the order in which the keys were asked, those of a key newest first.
 
-        ``columns`` says what a row tells of its message; if it is left out, where it lies. The other arguments are
-        those of :meth:`find`, but that ``limit`` is the most that is given for each key, and all if it is left out.
+        ``columns`` (one or several) says what a row tells of its message; if it is left out, where it lies. The other
+        arguments are those of :meth:`find`, but that ``limit`` is the most that is given for each key, and all if it
+        is left out.
 
         Ten million keys and more are looked up on Spark, where that is installed. ``spark`` says how, and that it is
         used for fewer, too; False never uses it. The answer is the same.
@@ -512,7 +513,7 @@ class Store:
         from whence.lookup.many_answer import ManySearch, is_for_spark
         from whence.lookup.many_columns import POSITIONS, ManyBatches
 
-        names = POSITIONS if columns is None else columns
+        names = POSITIONS if columns is None else (columns,) if isinstance(columns, str) else columns
         if spark is None:
             pieces, spark = is_for_spark(pieces)
         if spark is False:

@@ -225,6 +225,7 @@ class TestRows:
         (["--key", "a", "--format", "parquet"], "--format parquet is for programs; name a file with -o"),
         (["--key", "a", "--format", "arrow", "--rows", "message"], "--format arrow is for rows of keys"),
         (["--key", "a", "--columns", "topic", "--rows", "message"], "--columns is for rows of keys"),
+        (["--key", "a", "--columns", "topic,size,topic"], "the column 'topic' is asked for twice"),
         (["--key", "a", "--columns", "nope"], "there is no column 'nope'; there are topic, queue"),
         (["--key", "a", "--rows", "key", "--id", "x"], "--id cannot be asked together with rows of keys"),
         (["--key", "a", "--rows", "key", "--cursor", "x"], "--cursor cannot be asked together with rows of keys"),

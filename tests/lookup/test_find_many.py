@@ -224,6 +224,11 @@ class TestQuestions:
                 store.answer_many(["k7"], **question)
         with pytest.raises(UsageError, match="no column 'nope'; there are topic, "):
             store.answer_many(["k7"], columns=["nope"])
+        with pytest.raises(UsageError, match="the column 'topic' is asked for twice"):
+            store.answer_many(["k7"], columns=["topic", "size", "topic"])
+        with pytest.raises(UsageError, match="no column 'topic,size'; there are topic, "):
+            store.answer_many(["k7"], columns="topic,size")
+        assert store.answer_many(["k7"], columns="topic").table.column_names == ["key", "topic"]
         with pytest.raises(TypeError, match="cursor"):
             store.answer_many(["k7"], cursor="x")
 

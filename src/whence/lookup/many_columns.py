@@ -89,6 +89,8 @@ class ManyColumns:
         for name in names:
             if name not in (*COLUMNS, DAMAGE):
                 raise UsageError(f"there is no column {name!r}; there are {', '.join((*COLUMNS, DAMAGE))}")
+            if names.count(name) > 1:
+                raise UsageError(f"the column {name!r} is asked for twice")
         pa = load_pyarrow()
         self.names = tuple(names)
         fields = [pa.field(name, arrow_type(name)) for name in (KEY, *names)]
