@@ -253,6 +253,33 @@ def test_missing_keys_are_not_written_into_a_store(here, clean, keys_file):
     assert not inside.exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (["--keys-from", "KEYS", "-o", "OUT", "--missing", "OUT"], "-o and --missing are one file"),
+        (["--keys-from", "KEYS", "--missing", "KEYS"], "--keys-from and --missing are one file"),
+        (["--keys-from", "KEYS", "-o", "KEYS"], "--keys-from and -o are one file"),
+        (["--keys-from", "KEYS", "--rows", "key", "-o", "LINK"], "--keys-from and -o are one file"),
+        (["--keys-from", "KEYS", "--log-file", "KEYS"], "--keys-from and --log-file are one file"),
+        (["--keys-from", "KEYS", "--log-file", "OUT", "-o", "sub/../OUT"], "-o and --log-file are one file"),
+    ],
+)
+def test_no_file_is_written_over_by_another_output(here, clean, keys_file, tmp_path, monkeypatch, given, why):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "LINK").symlink_to(keys_file)
+    (tmp_path / "sub").mkdir()
+    ran = here("find", clean.store, *(str(keys_file) if word == "KEYS" else word for word in given))
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.startswith(f"whence: {why}, ")
+    assert keys_file.read_bytes() == TEXT.encode()
+    assert not (tmp_path / "OUT").exists()
+
+
+def test_outputs_that_nobody_keeps_may_go_to_one_place(here, clean, keys_file):
+    asked = ("find", clean.store, "--keys-from", keys_file, "--format", "csv", "--quiet")
+    assert here(*asked, "-o", "/dev/null", "--missing", "/dev/null", "--log-file", "/dev/null").status == 0
+
+
 def test_many_keys_from_a_file_are_answered_as_the_twin_answers(here, clean, tmp_path):
     known: dict[str, list[int]] = {}
     for record in clean.records:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 QUESTION = ("topic", "id", "offset", "queue", "queue_offset", "since", "until", "tag", "field")
 """The members of a question, beside the keys; one at least must be asked."""
 FOLLOW_GRACE_S = 1.5  # so long a follower has to end by itself
+FILES = {"keys_from": "--keys-from", "output": "-o", "missing": "--missing", "log_file": "--log-file"}
 SETTINGS = ("cursor", "oldest_first", "system_topics", "scan", "no_scan")
 
 
@@ -456,6 +457,21 @@ def _keep_out_of_stores(path: str, given: Namespace) -> None:
             raise UsageError(f"{path} lies in {read}, which is only read; name a file elsewhere")
 
 
+def _keep_apart(given: Namespace) -> None:
+    """A file gets one output alone, and the user's keys none. Terminals, pipes and ``/dev/null`` take any number."""
+    options: dict[Path, str] = {}
+    for name, option in FILES.items():
+        path = getattr(given, name, None)
+        if path is None or (option == "--keys-from" and path == "-"):
+            continue
+        target = Path(os.path.realpath(path))
+        if target.exists() and not target.is_file():
+            continue
+        other = options.setdefault(target, option)
+        if other != option:
+            raise UsageError(f"{other} and {option} are one file, {path}; name another one")
+
+
 def _say_written(given: Namespace, what: str) -> None:
     if given.output is not None and not given.quiet:
         complain(f"{what} written to {given.output}")
@@ -478,6 +494,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run, given = _parse(typed)
         given.interrupts = interrupts if arguments is None else None
+        _keep_apart(given)
         if given.log_file is not None:
             _keep_out_of_stores(given.log_file, given)
             log = _open_log(given.log_file)
