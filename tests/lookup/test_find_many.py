@@ -584,6 +584,37 @@ def test_a_file_of_keys_is_read_in_pieces(tmp_path, monkeypatch, piece):
     assert len(read) > 1 or piece == 100
 
 
+class ShortReads(io.BytesIO):
+    """Gives as few bytes at a time as a pipe or a socket may."""
+
+    def __init__(self, data: bytes, seed: int) -> None:
+        super().__init__(data)
+        self._random = Random(seed)
+
+    def read(self, size=-1):
+        return super().read(min(size, self._random.randint(1, 20)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_stream_may_give_few_bytes_at_a_time(monkeypatch, seed):
+    monkeypatch.setattr(asked_keys, "PIECE_SIZE", 256)
+    words = [f"key-{number}" + "x" * (number * 37 % 200) for number in range(100)]
+    data = ("\ufeff" + "\n".join(words)).encode()
+    for stream in (ShortReads(data, seed), asked_keys.KeyLines(ShortReads(data, seed))):
+        read = asked_keys.read_keys(stream)
+        assert [keys.key(number) for keys in read for number in range(len(keys))] == words
+    assert asked_keys.KeyLines(ShortReads(data, seed)).all_of(100) == [word.encode() for word in words]
+
+
+@pytest.mark.parametrize("before", [b"", b"\n", b"a\n", b"a\nb\n" * 30])
+def test_a_line_that_fills_a_piece_is_no_key(monkeypatch, before):
+    monkeypatch.setattr(asked_keys, "PIECE_SIZE", 64)
+    lines = before.count(b"\n")
+    with pytest.raises(UsageError, match=rf"^line {lines + 1} and those behind it: no line ends in 64 bytes"):
+        list(asked_keys.read_keys(ShortReads(before + b"x" * 65 + b"\n", 1)))
+    list(asked_keys.read_keys(ShortReads(before + b"x" * 63 + b"\n", 1)))
+
+
 @given(st.lists(st.binary(max_size=200).map(lambda line: line.replace(b"\xff", b"\n"))))
 def test_lines_are_cut_as_python_cuts_them(lines):
     data = b"\n".join(lines)

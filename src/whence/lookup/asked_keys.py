@@ -113,7 +113,7 @@ class KeyLines:
         for key in self._before:
             if b"\n" in key:
                 raise UsageError(f"the key {_shown(key)} has more than one line; ask for it without a file of keys")
-        self._head = file.read(len(BYTE_ORDER_MARK)).removeprefix(BYTE_ORDER_MARK)
+        self._head = _begin_of(file)
 
     def all_of(self, most: int) -> list[bytes] | None:
         """The keys, if the file's lines and the keys before them are not more than so many; None otherwise."""
@@ -159,25 +159,35 @@ def read_keys(keys: Keys) -> Iterator[AskedKeys]:
         yield from _of_runs(_iterable_runs(keys))
 
 
+def _begin_of(file: BinaryIO) -> bytes:
+    """The first bytes of a file, without its mark. It may give fewer at a time than are asked for."""
+    begin = b""
+    while len(begin) < len(BYTE_ORDER_MARK) and (more := file.read(len(BYTE_ORDER_MARK) - len(begin))):
+        begin += more
+    return begin.removeprefix(BYTE_ORDER_MARK)
+
+
 def _of_lines(file: BinaryIO) -> Iterator[AskedKeys]:
     from whence.kernels.key_table import PAD, PAD_BEHIND, split_lines
 
-    rest = file.read(len(BYTE_ORDER_MARK)).removeprefix(BYTE_ORDER_MARK)
+    rest = _begin_of(file)
     line_count = 0
     is_end = False
     while not is_end:
         read = [rest]
         size = len(rest)
+        cut = rest.rfind(b"\n") + 1  # behind the last line end
         while size < PIECE_SIZE and not is_end:
             more = file.read(min(PIECE_SIZE - size, 16 * 1048576))
             is_end = not more
+            if (at := more.rfind(b"\n")) >= 0:
+                cut = size + at + 1
             size += len(more)
             read.append(more)
-        cut = size
-        if not is_end:
-            cut -= len(read[-1]) - 1 - read[-1].rfind(b"\n")
-            if b"\n" not in read[-1]:
-                raise UsageError(f"line {line_count + 1} and those behind it: no line ends in {PIECE_SIZE} bytes")
+        if is_end:
+            cut = size
+        elif not cut:
+            raise UsageError(f"line {line_count + 1} and those behind it: no line ends in {PIECE_SIZE} bytes")
         data = np.frombuffer(b"".join([bytes(PAD), *read, bytes(PAD_BEHIND)]), np.uint8)
         starts, sizes, lines = split_lines(data, PAD + cut)
         if len(starts):
