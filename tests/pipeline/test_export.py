@@ -88,7 +88,7 @@ def tools_with_where() -> Iterator[Tools]:
 
 def export(store: Path, target: Path, *, tools: Any = plain_tools, **given: Any) -> Exported:
     """``given``: a question, and the options of an export."""
-    names = ("format", "rebuild", "jobs", "part_size", "where")
+    names = ("format", "rebuild", "jobs", "part_size", "where", "out")
     options = {name: given.pop(name) for name in names if name in given}
     options["format"] = Format(options.get("format", "parquet"))
     keys = tuple(read_keys(given.pop("keys", [])))
@@ -582,11 +582,19 @@ class TestTheFolder:
                 export(made.folder, out, tools=tools, rebuild=True)
             assert {*out.rglob("*")} == there
 
-    @pytest.mark.parametrize("place", ["store", "store/out", "store.whence/out"])
-    def test_in_the_store_or_its_sidecar_is_refused(self, made, tmp_path, place):
-        (tmp_path / "store.whence").mkdir()
+    @pytest.mark.parametrize("place", ["store", "store/out", "store.whence", "store.whence/out"])
+    @pytest.mark.parametrize("is_there", [False, True])
+    def test_in_the_store_or_its_sidecar_is_refused(self, made, tmp_path, place, is_there):
+        if is_there:
+            (tmp_path / "store.whence").mkdir()
         with pytest.raises(UsageError, match="which is only read"):
             export(made.folder, tmp_path / place)
+        with pytest.raises(UsageError, match="which is only read"):
+            export(made.folder, tmp_path / place, out=tmp_path / "other")
+        with pytest.raises(UsageError, match="which is only read"):
+            export(made.folder, tmp_path / "other" / place, out=tmp_path / "other")
+        assert (tmp_path / "store.whence").exists() is is_there
+        assert not (tmp_path / "other").exists()
 
     def test_that_a_link_leads_to_is_made_and_replaced_there(self, made, tmp_path):
         (tmp_path / "link").symlink_to("elsewhere/out")

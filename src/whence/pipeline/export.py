@@ -31,6 +31,7 @@ from whence.files.atomic import unfinished
 from whence.files.disk import Disk
 from whence.files.folder import entries_below, is_file, is_folder
 from whence.files.mapped_file import read_whole
+from whence.files.names import sidecar_of
 from whence.formats.own_json import decode_own_json
 from whence.lookup.answer import Receipt
 from whence.lookup.asked_keys import AskedKeys, read_keys
@@ -192,7 +193,7 @@ def export_with(
     if question.scan is ScanMode.NOTHING and not keys and not needs_lookup(question):
         raise UsageError("--no-scan: no index answers this question, so nothing would be exported; leave it out")
     disk = Disk()
-    with _aside(store, options.target, disk) as work:
+    with _aside(store, options, disk) as work:
         asked = options.asked(store, question, keys)
         _check_target(options.target, asked, rebuild=options.rebuild)
         with open_tools() as tools:
@@ -390,9 +391,10 @@ def needs_lookup(question: Question) -> bool:
 
 
 @contextmanager
-def _aside(store: MessageStore, target: Path, disk: Disk) -> Iterator[Path]:
+def _aside(store: MessageStore, options: ExportOptions, disk: Disk) -> Iterator[Path]:
     """A work folder beside the target, on the same disk. Nothing of it is left when this ends, however it ends."""
-    for folder in (store.folder, store.sidecar):
+    target = options.target
+    for folder in (store.folder, sidecar_of(store.folder), options.out):  # a sidecar may be built later
         if folder is not None and target.is_relative_to(folder.resolve()):
             raise UsageError(f"-o {target}: lies in {folder}, which is only read; name a folder elsewhere")
     for place, what in ((target.is_mount(), "a disk is mounted there"), (target == Path.cwd(), "you are in it")):
