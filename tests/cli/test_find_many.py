@@ -231,6 +231,7 @@ class TestRows:
         (["--key", "a", "--rows", "key", "--cursor", "x"], "--cursor cannot be asked together with rows of keys"),
         (["--keys-from", "no such file"], "no such file: there is no such file"),
         (["--keys-from", "/dev/null"], "/dev/null: has no key in it"),
+        (["--keys-from", "/dev/null", "--rows", "key", "--json"], "/dev/null: has no key in it"),
     ],
 )
 def test_what_cannot_be_asked_is_said_in_one_line(here, clean, arguments, why):

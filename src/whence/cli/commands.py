@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from whence.door import Store
     from whence.lookup.answer import Answer, Receipt
-    from whence.lookup.asked_keys import Keys
+    from whence.lookup.asked_keys import KeyLines, Keys
     from whence.pipeline.follow_state import FollowState
 
 QUESTION = ("topic", "id", "offset", "queue", "queue_offset", "since", "until", "tag", "field")
@@ -358,17 +358,14 @@ def _keys_of_rows(given: Namespace, chosen: str) -> Iterator[Keys | None]:
             raise UsageError(f"{[*named, '--rows key'][0]} needs keys: --key K or --keys-from FILE")
         yield given.keys if wants_rows else None
         return
-    from whence.cli.many import open_keys
-    from whence.lookup.asked_keys import KeyLines
     from whence.lookup.question import KEYS_MAX
 
-    with open_keys(given.keys_from) as file:
-        lines = KeyLines(file, given.keys or ())
+    with _key_lines(given) as lines:
         few = None if wants_rows else lines.all_of(KEYS_MAX)
         if few is None and given.rows == "message":
             raise UsageError(f"{given.keys_from} has more than {KEYS_MAX} keys; --rows key answers them")
         if few is not None:
-            given.keys = _some(few, given)
+            given.keys = few
         yield lines if few is None else None
 
 
@@ -378,34 +375,35 @@ def _keys_of_file(given: Namespace) -> Iterator[Keys | None]:
     if given.keys_from is None:
         yield None
         return
-    from whence.cli.many import open_keys
-    from whence.lookup.asked_keys import KeyLines
     from whence.lookup.question import KEYS_MAX
 
-    with open_keys(given.keys_from) as file:
-        lines = KeyLines(file, given.keys or ())
-        few = lines.all_of(KEYS_MAX)
-        given.keys = None if few is None else _some(few, given)
+    with _key_lines(given) as lines:
+        few = given.keys = lines.all_of(KEYS_MAX)
         yield lines if few is None else None
 
 
 def _few_keys(given: Namespace) -> list[bytes]:
     """The keys that were given, those of a file among them."""
-    from whence.cli.many import open_keys
-    from whence.lookup.asked_keys import KeyLines
     from whence.lookup.question import KEYS_MAX
 
-    with open_keys(given.keys_from) as file:
-        few = KeyLines(file, given.keys or ()).all_of(KEYS_MAX)
+    with _key_lines(given) as lines:
+        few = lines.all_of(KEYS_MAX)
     if few is None:
         raise UsageError(f"{given.keys_from} has more than {KEYS_MAX} keys, which find answers and explain does not")
-    return _some(few, given)
+    return few
 
 
-def _some(keys: list[bytes], given: Namespace) -> list[bytes]:
-    if not keys:
-        raise UsageError(f"{given.keys_from}: has no key in it")
-    return keys
+@contextmanager
+def _key_lines(given: Namespace) -> Iterator[KeyLines]:
+    """The keys of a file, behind those that were given; there is one at least."""
+    from whence.cli.many import open_keys
+    from whence.lookup.asked_keys import KeyLines
+
+    with open_keys(given.keys_from) as file:
+        lines = KeyLines(file, given.keys or ())
+        if not lines.has_some():
+            raise UsageError(f"{given.keys_from}: has no key in it")
+        yield lines
 
 
 def _question(given: Namespace) -> dict[str, Any]:

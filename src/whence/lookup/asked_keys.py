@@ -130,6 +130,15 @@ class KeyLines:
             self._head += more
         return None
 
+    def has_some(self) -> bool:
+        """Whether there is a key at all."""
+        while not self._before and not any(line.removesuffix(b"\r") for line in self._head.split(b"\n")):
+            more = self._file.read(READ_SIZE)
+            if not more:
+                return False
+            self._head += more
+        return True
+
     def read(self, size: int) -> bytes:
         """The next bytes of all keys, a line each."""
         if self._before:
