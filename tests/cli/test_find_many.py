@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import subprocess
+from dataclasses import replace
 from random import Random
 
 import pyarrow as pa
@@ -151,6 +152,21 @@ class TestRows:
         ran = here(*arguments, "--format", "csv", "--body", "--limit", "1")
         assert ran.out.splitlines()[0] == "key,tags,physical_offset,body,body_encoding"
         assert len(ran.out.splitlines()) == 4
+
+    def test_show_times_alike_in_every_text(self, here, tmp_path):
+        times = [1763278701321, -1, 0, 2**62]
+        records = [replace(message(keys="k"), store_timestamp_ms=time, born_timestamp_ms=time) for time in times]
+        make_store(tmp_path / "store", records, queues=False, indexed=0)
+        wanted = ["2025-11-16T07:38:21.321Z", "1969-12-31T23:59:59.999Z", "1970-01-01T00:00:00.000Z", None]
+        columns = ("--columns", "store_time,born_time")
+        asked = ("find", tmp_path / "store", "--key", "k", "--oldest-first", "--quiet", *columns, "--format")
+        lines = here(*asked, "jsonl").out.splitlines()
+        assert [json.loads(line) for line in lines] == [
+            {"key": "k", "store_time": time, "born_time": time} for time in wanted
+        ]
+        assert here(*asked, "csv").out.splitlines()[1:] == [f"k,{time or ''},{time or ''}" for time in wanted]
+        shown = [line.split() for line in here(*asked, "table").out.splitlines()[1:]]
+        assert shown[:3] == [["k", time, time] for time in wanted[:3]]
 
     def test_leave_the_missing_keys_in_a_file(self, here, clean, keys_file, tmp_path):
         missing = tmp_path / "missing.txt"

@@ -120,11 +120,13 @@ def _line_writer(file: BinaryIO) -> Callable[[Any], None]:
 
 def _write_table(batches: AnyBatches, screen: Screen) -> None:
     """Rows in columns; those of each batch are as wide as it needs."""
+    from whence.lookup.message_lines import shown_columns
+
     names = [name for name in batches.schema.names if name != "body"]
     headers = [HEADERS.get(name, name.replace("_", " ")) for name in names]
     is_first = True
     for batch in batches:
-        columns = [_shown(name, batch.column(name).to_pylist()) for name in names]
+        columns = [_shown(name, column.to_pylist()) for name, column in shown_columns(batch) if name != "body"]
         header, *lines = screen.table_lines(headers, list(zip(*columns, strict=True)), uncut=("stored (UTC)",))
         if is_first:
             screen.line(screen.bold(header))

@@ -77,7 +77,7 @@ def csv_lines(batch: Any, read: ReadMessage) -> Iterator[Lines]:
 def json_rows(batch: Any) -> memoryview:
     """A JSON object for each row of a batch of any columns. A body that could not be decompressed is null."""
     parts: list[_Part] = []
-    for name, column in _columns(batch):
+    for name, column in shown_columns(batch):
         parts.append(_literal(f'{", " if parts else "{"}"{name}": '.encode()))
         if name == "body":
             bodies = _Bodies(column)
@@ -92,7 +92,7 @@ def json_rows(batch: Any) -> memoryview:
 def csv_rows(batch: Any) -> memoryview:
     """A line of CSV for each row of a batch of any columns."""
     parts: list[_Part] = []
-    for name, column in _columns(batch):
+    for name, column in shown_columns(batch):
         if parts:
             parts.append(_literal(b","))
         if name == "body":
@@ -110,9 +110,16 @@ def csv_head(names: Sequence[str]) -> bytes:
     return (",".join(shown) + "\n").encode()
 
 
-def _columns(batch: Any) -> Iterator[tuple[str, Any]]:
+def shown_columns(batch: Any) -> Iterator[tuple[str, Any]]:
+    """The columns with their names; times are texts, ISO 8601 in UTC to the millisecond."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        yield name, column.cast("string") if str(column.type).startswith("timestamp") else column
+        if str(column.type).startswith("timestamp"):
+            import pyarrow as pa
+            from pyarrow import compute  # loaded where it is needed: that takes longer than a lookup
+
+            texts = column.cast(pa.timestamp("ms", "UTC")).cast("string")
+            column = compute.replace_substring(texts, " ", "T")
+        yield name, column
 
 
 # -- lines -----------------------------------------------------------------------------------------------------
