@@ -135,6 +135,19 @@ class TestRows:
         assert read.equals(answer.table)
         assert ran.err.endswith(f"whence: {len(answer)} rows written to {out}\n")
 
+    @pytest.mark.parametrize("name", ["json", "jsonl", "csv", "arrow", "parquet"])
+    def test_have_the_format_that_their_file_ends_in(self, here, clean, keys_file, tmp_path, name):
+        asked = ("find", clean.store, "--keys-from", keys_file, "--rows", "key", "--quiet", "-o")
+        by_ending, by_option = tmp_path / f"found.{name}", tmp_path / "found"
+        assert here(*asked, by_ending).status == here(*asked, by_option, "--format", name).status == 0
+        if name == "json":
+            read = [without_time(json.loads(path.read_text())) for path in (by_ending, by_option)]
+        else:
+            read = [path.read_bytes() for path in (by_ending, by_option)]
+        assert read[0] == read[1]
+        assert here(*asked, by_ending, "--format", "table").status == 0
+        assert by_ending.read_text().startswith("key ")
+
     def test_with_bodies_are_whole_messages(self, here, clean, keys_file):
         arguments = ("find", clean.store, "--keys-from", keys_file, "--body", "--format", "jsonl", "--all")
         rows = [json.loads(line) for line in here(*arguments, "--rows", "key").out.splitlines()]
@@ -239,6 +252,7 @@ class TestRows:
         (["--rows", "key"], "--rows key needs keys: --key K or --keys-from FILE"),
         (["--format", "parquet", "-o", "x"], "--format parquet needs keys"),
         (["--key", "a", "--format", "parquet"], "--format parquet is for programs; name a file with -o"),
+        (["-o", "x.parquet", "--topic", "T"], "-o x.parquet needs keys"),
         (["--key", "a", "--format", "arrow", "--rows", "message"], "--format arrow is for rows of keys"),
         (["--key", "a", "--columns", "topic", "--rows", "message"], "--columns is for rows of keys"),
         (["--key", "a", "--columns", "topic,size,topic"], "the column 'topic' is asked for twice"),

@@ -349,7 +349,8 @@ def _keys_of_rows(given: Namespace, chosen: str) -> Iterator[Keys | None]:
     None if it is a question as any other; then the keys of a file are among those that were given.
     """
     named = [f"--{name}" for name in ("columns", "missing") if getattr(given, name) is not None]
-    named += [f"--format {chosen}"] if chosen in ("arrow", "parquet") else []
+    if chosen in ("arrow", "parquet"):
+        named.append(f"--format {chosen}" if given.format else f"-o {given.output}")
     if named and given.rows == "message":
         raise UsageError(f"{named[0]} is for rows of keys; leave --rows message out")
     wants_rows = bool(named) or given.rows == "key"
@@ -422,7 +423,10 @@ def _question(given: Namespace) -> dict[str, Any]:
 def _format(given: Namespace) -> str:
     if given.json and given.format not in (None, "json"):
         raise UsageError(f"--json and --format {given.format} exclude each other")
-    return "json" if given.json else given.format or "table"
+    if given.json or given.format is not None:
+        return "json" if given.json else given.format
+    ending = Path(given.output or "").suffix[1:].lower()
+    return ending if ending in given.formats else "table"
 
 
 @contextmanager

@@ -94,7 +94,7 @@ def find_parser() -> Parser:
         "  whence find /data/store --key order-4711\n"
         "  whence find /data/store --topic orders --since 15m --limit 10 --body\n"
         "  whence find /data/a /data/b --id 7F000001ACC018B4AAC2116AF6500000 --json\n"
-        "  whence find /data/store --topic orders --keys-from keys.txt --format parquet -o found.parquet",
+        "  whence find /data/store --topic orders --keys-from keys.txt -o found.parquet",
     )
     parser.add_argument("stores", metavar="STORE", nargs="+", help="a folder that has commitlog/ in it")
     _add_question(parser)
@@ -425,7 +425,9 @@ def _add_shape(group: argparse._ArgumentGroup) -> None:
 def _add_output(parser: Parser, formats: tuple[str, ...]) -> None:
     output = parser.add_argument_group("output")
     if formats:
-        output.add_argument("--format", choices=formats, help="default table")
+        ending = f".{formats[-1]}"
+        output.add_argument("--format", choices=formats, help=f"default table, or what FILE ends in, as {ending}")
+        parser.set_defaults(formats=formats)
         output.add_argument("--body", action="store_true", help="with the bodies")
     output.add_argument("-o", dest="output", metavar="FILE", help="write to FILE, which is there whole or not at all")
 
