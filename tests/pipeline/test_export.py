@@ -547,6 +547,8 @@ class TestTheFolder:
         export(made.folder, out, topic="orders")
         with pytest.raises(UsageError, match="holds another export; name another folder, or say --rebuild"):
             export(made.folder, out, tag="a")
+        with pytest.raises(UsageError, match=r"holds the export of another window \(an age, as 24h, is another time"):
+            export(made.folder, out, topic="orders", since=T)
         (out / "notes").mkdir()
         with pytest.raises(UsageError, match="has what no export put there, as 'notes'"):
             export(made.folder, out, tag="a", rebuild=True)

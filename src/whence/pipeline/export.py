@@ -431,8 +431,20 @@ def _check_target(target: Path, asked: dict[str, Any], *, rebuild: bool) -> None
     other = next((path for path, entry in entries_below(target) if not _is_of(ours, path, entry)), None)
     if other is not None:
         raise UsageError(f"-o {target}: has what no export put there, as {other!r}; name another folder")
-    if not rebuild and any(found.get(name) != value for name, value in asked.items()):
-        raise UsageError(f"-o {target}: holds another export; name another folder, or say --rebuild to replace it")
+    if not rebuild and (other := _difference(found, asked)):
+        raise UsageError(f"-o {target}: holds {other}; name another folder, or say --rebuild to replace it")
+
+
+def _difference(found: dict[str, Any], asked: dict[str, Any]) -> str | None:
+    """What an export is that was asked in another way; None if it was asked in this one."""
+    others = {name for name, value in asked.items() if found.get(name) != value}
+    if not others:
+        return None
+    question, there = asked["question"], found.get("question")
+    times = {name: question[name] for name in ("since_ms", "until_ms")}
+    if others == {"question"} and isinstance(there, dict) and there | times == question:
+        return "the export of another window (an age, as 24h, is another time in each run)"
+    return "another export"
 
 
 def _is_of(files: Sequence[str], path: str, entry: os.DirEntry[str]) -> bool:
