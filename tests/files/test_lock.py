@@ -6,7 +6,7 @@ import time
 import pytest
 
 from whence.errors import LockedError, StoreError
-from whence.files.lock import StoreLock, lock_holder
+from whence.files.lock import StoreLock, is_lock_file, lock_holder
 
 HOLD = """
 import fcntl, sys, time
@@ -104,3 +104,17 @@ def test_a_link_is_not_followed_for_what_it_leads_to_would_be_written_to(tmp_pat
     with pytest.raises(StoreError, match="cannot be opened to be locked"):
         StoreLock(tmp_path / "lock")
     assert (tmp_path / "elsewhere").read_bytes() == b"important"
+
+
+def test_a_look_whether_a_file_is_a_lock_does_not_give_up_the_lock(tmp_path):
+    with StoreLock(tmp_path / "lock"):
+        assert is_lock_file(tmp_path / "lock")
+        ask = [sys.executable, "-c", "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | 4, 1)"]
+        assert subprocess.run([*ask, str(tmp_path / "lock")], stderr=subprocess.DEVNULL, check=False).returncode
+
+
+@pytest.mark.parametrize(("data", "is_one"), [(b"lock", True), (b"", True), (b"lock\n", False), (b"poetry", False)])
+def test_a_lock_file_is_told_by_what_is_in_it(tmp_path, data, is_one):
+    (tmp_path / "lock").write_bytes(data)
+    assert is_lock_file(tmp_path / "lock") is is_one
+    assert not is_lock_file(tmp_path) and not is_lock_file(tmp_path / "none")

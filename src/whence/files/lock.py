@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Self
 
 from whence.errors import LockedError, StoreError
+from whence.files.folder import is_file
+from whence.files.plain_file import PlainFile
 
 CONTENT = b"lock"
 _FLOCK = struct.Struct("hhqqi4x")  # type, whence, start, length, pid: as Linux has it on 64 bits
@@ -82,6 +84,17 @@ def lock_holder(path: Path) -> int | None:
             return _holder(descriptor)
         finally:
             os.close(descriptor)
+
+
+def is_lock_file(path: Path) -> bool:
+    """Whether a file is such a lock: its owner may have been killed before anything was in it."""
+    with _held_lock:
+        if _identity(path) in _held:
+            return True
+        if not is_file(path):
+            return False
+        with PlainFile(path) as file:
+            return file.read(0, len(CONTENT) + 1) in (CONTENT, b"")
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

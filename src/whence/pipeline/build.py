@@ -42,6 +42,7 @@ from whence.formats.rocketmq.index_file import (
 from whence.formats.time_blocks import TIME_BLOCK
 from whence.pipeline.plan import IndexPlan, cut_ranges, group_count, plan_index
 from whence.pipeline.scanning import cut_stretches, scan_stretches
+from whence.pipeline.sidecar_folder import WORK, remove_left_in_work
 from whence.pipeline.task_runner import CountedRunner, TaskRunner
 from whence.pipeline.tasks import (
     TAKEN,
@@ -71,7 +72,6 @@ from whence.store.sidecar import Mark, Sidecar, indexed_stretches, join_indexed
 from whence.store.sidecar_expiry import expired_of
 from whence.store.spill import NOWHERE, SPILLED_ITEM, SPILLED_MESSAGE, Recipe, Spilled, machine_id, read_spilled
 
-WORK = "work"
 HALVED_FROM = 1_000_000  # items of a file that is worth two tasks
 TIMES_A_TASK = 256  # files of the log whose time blocks one task makes
 SAMPLE_SIZE = 4 * 1048576  # bytes of log that tell how much room a build needs
@@ -294,9 +294,7 @@ class Build:
     def _prepare(self) -> dict[int, Spilled]:
         """Make the work folder, keep of what other builds left what this one takes, and see that there is room."""
         self._disk.make_folder(self._work)
-        for other in self._work.parent.iterdir():
-            if other != self._work:
-                shutil.rmtree(other, ignore_errors=True)
+        remove_left_in_work(self._work.parent, self._work.name)
         before = self._spilled_before()
         names = {spilled.name for spilled in before.values()}
         for note in self._work.glob("*.json"):

@@ -32,12 +32,13 @@ from whence.files.folder import files_in, folders_in, is_folder, remove_tree
 from whence.files.names import index_name, is_digits
 from whence.formats.field_values import values_position
 from whence.formats.rocketmq.index_file import FIRST_ITEM, IndexHeader
-from whence.pipeline.build import WORK, BuiltField, BuiltFields, PublishedFile, header_of, size_of
+from whence.pipeline.build import BuiltField, BuiltFields, PublishedFile, header_of, size_of
 from whence.pipeline.field_evaluation import Definition, Evaluated
 from whence.pipeline.field_failure import FieldError
 from whence.pipeline.field_tasks import FieldTask, MadeField, build_field_task
 from whence.pipeline.plan import plan_index
 from whence.pipeline.scanning import walk_log
+from whence.pipeline.sidecar_folder import WORK
 from whence.pipeline.task_runner import CountedRunner, TaskRunner
 from whence.pipeline.tasks import IndexTask, Kind, own_name
 from whence.store.commit_log import CommitLog

@@ -30,6 +30,7 @@ from whence.pipeline.follow_state import FollowMeter, FollowState, FollowWatcher
 from whence.pipeline.reasons import reason_of
 from whence.pipeline.runner import Runner
 from whence.pipeline.scanning import scan_stretches
+from whence.pipeline.sidecar_folder import CHECKPOINT, FOLLOW, WORK
 from whence.pipeline.tasks import ScanTask, scan_stretch_task
 from whence.store.commit_log import CommitLog
 from whence.store.follower import Follower
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-CHECKPOINT = "checkpoint"
-WORK = "follow"  # in work/ of the sidecar
 STATE_S = 0.5  # how often it is told how far the log is
 ONCE_STATE_S = 0.1  # and if it ends when all is done: so soon that is noticed
 LOST_MAX = 5
@@ -119,7 +118,7 @@ class Follow:
         self._log_folder = log_folder
         self._sidecar = sidecar
         self._recipe = recipe
-        self._work = sidecar / "work" / WORK
+        self._work = sidecar / WORK / FOLLOW
         self._runner = Runner(spark)
         self._failure: BaseException | None = None
         self._batches = 0

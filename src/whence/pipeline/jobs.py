@@ -6,7 +6,6 @@ build_indexes    whence build
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,6 @@ from whence.files.names import shown_zone, sidecar_of
 from whence.formats.rocketmq.index_file import FIRST_ITEM
 from whence.pipeline.build import (
     ALL_KINDS,
-    WORK,
     Build,
     BuildPlace,
     BuildSettings,
@@ -37,6 +35,7 @@ from whence.pipeline.fields import FieldBuild, FieldSettings, is_complete
 from whence.pipeline.runner import Runner, Watcher
 from whence.pipeline.seen import usual_queue_size
 from whence.pipeline.session import SparkSettings, open_session
+from whence.pipeline.sidecar_folder import WORK, check_sidecar_folder, remove_left_in_work
 from whence.pipeline.tasks import Kind
 from whence.store.commit_log import CommitLog
 from whence.store.field_claim import FIELDS_MAX, FOLDER, check_field_name
@@ -108,7 +107,7 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
         if known is not None and goes_on(log, place, settings, known):
             is_all = log.end_offset(boundary=known.indexed_to) == known.indexed_to
             if is_all and (Kind.INDEX not in settings.kinds or is_as_left(place, known)):
-                shutil.rmtree(sidecar / WORK, ignore_errors=True)
+                remove_left_in_work(sidecar / WORK)
                 built = nothing_built(place, known)
                 is_whole = is_complete(log, sidecar, settings.shape, known, fields)
                 if is_whole and is_computed_so(known, options.spark.conf):
@@ -198,12 +197,13 @@ def _spark_there() -> str | None:
 
 
 def sidecar_of_job(folder: Path, options: JobOptions) -> Path:
-    """Where whence writes."""
+    """Where whence writes. UsageError if it cannot be there, before anything is."""
     sidecar = options.out or sidecar_of(folder)
     if sidecar.resolve().is_relative_to(folder.resolve()):
         raise UsageError(f"--out {sidecar}: lies in the store; name another folder, or build with --in-place")
     if is_folder(sidecar / "commitlog"):
         raise UsageError(f"--out {sidecar}: is a store itself, whose index and queues would go; name another folder")
+    check_sidecar_folder(sidecar, f"--out {sidecar}" if options.out else str(sidecar))
     return sidecar
 
 

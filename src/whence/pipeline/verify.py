@@ -45,6 +45,7 @@ from whence.pipeline.index_parts import IndexPart, plan_parts, read_ends, shapes
 from whence.pipeline.plan import group_count
 from whence.pipeline.scanning import SpilledLog, cut_stretches, scan_stretches
 from whence.pipeline.seen import seen_dialect, usual_queue_size
+from whence.pipeline.sidecar_folder import LOCK, VERIFY_PREFIX, remove_left_by_verify
 from whence.pipeline.task_runner import CountedRunner, TaskRunner
 from whence.pipeline.tasks import TAKEN
 from whence.store.commit_log import CommitLog
@@ -62,7 +63,6 @@ from whence.store.spill import Recipe, Spilled, Stretch, group_of, spilled_times
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-WORK_PREFIX = "verify-"
 WORK_TRIES = 10
 REPAIR_CLAIM = "write sidecar.json anew from the files beside it"
 REPAIR_EXTRA = "remove this file, which no build published"
@@ -547,7 +547,7 @@ def _locked_work_folder(sidecar: Path, *, is_local: bool) -> tuple[Path, StoreLo
     while True:
         folder = _make_work_folder(sidecar, is_local=is_local)
         try:
-            lock = StoreLock(folder / "lock")
+            lock = StoreLock(folder / LOCK)
         except StoreError:
             shutil.rmtree(folder, ignore_errors=True)
             if tries == WORK_TRIES:
@@ -563,21 +563,11 @@ def _make_work_folder(sidecar: Path, *, is_local: bool) -> Path:
     try:
         if is_folder(sidecar) or not is_local:
             sidecar.mkdir(exist_ok=True)
-            _remove_left_behind(sidecar)
-            return Path(tempfile.mkdtemp(prefix=WORK_PREFIX, dir=sidecar))
+            remove_left_by_verify(sidecar)
+            return Path(tempfile.mkdtemp(prefix=VERIFY_PREFIX, dir=sidecar))
     except OSError as error:
         if not is_local:
             raise StoreError(
                 f"{sidecar}: no folder for a verify's work can be made there: {error.strerror}"
             ) from error
-    return Path(tempfile.mkdtemp(prefix=f"whence-{WORK_PREFIX}"))
-
-
-def _remove_left_behind(sidecar: Path) -> None:
-    for name in folders_in(sidecar):
-        if name.startswith(WORK_PREFIX):
-            try:
-                with StoreLock(sidecar / name / "lock"):
-                    shutil.rmtree(sidecar / name, ignore_errors=True)
-            except StoreError:
-                continue  # its verify runs
+    return Path(tempfile.mkdtemp(prefix=f"whence-{VERIFY_PREFIX}"))

@@ -22,7 +22,7 @@ from whence.files.folder import digit_names, is_file, is_folder
 from whence.files.lock import lock_holder
 from whence.files.plain_file import PlainFile
 from whence.formats.rocketmq.index_file import HEADER_SIZE, IndexHeader, decode_header
-from whence.pipeline.build import ALL_KINDS, QUEUE_FOLDERS
+from whence.pipeline.build import ALL_KINDS
 from whence.pipeline.field_evaluation import Evaluator
 from whence.pipeline.field_repair import FieldRepair
 from whence.pipeline.index_parts import read_ends
@@ -40,6 +40,7 @@ from whence.pipeline.repair import Mended, Repair, Repaired
 from whence.pipeline.runner import Runner, Watcher
 from whence.pipeline.seen import MadeLike, believed
 from whence.pipeline.session import open_session
+from whence.pipeline.sidecar_folder import BUILT
 from whence.pipeline.tasks import Kind
 from whence.pipeline.verify import (
     REPAIR_CHECKPOINT,
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
 
 REPAIR_GROWING = "put that right, and then mend what is damaged"
 REPAIR_SIDECAR = "build the sidecar anew from the log"
-BUILT = ("index", *QUEUE_FOLDERS, "times")
 TAIL = (FindingKind.HALF_RECORD, FindingKind.RECORDS_BEHIND_END)
 
 

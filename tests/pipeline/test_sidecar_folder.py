@@ -1,0 +1,146 @@
+"""The folder of a sidecar: what is in it already, and is not whence's, stays."""
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.test_repair import without_spark
+from tests.pipeline.test_verify import files_of
+from tests.store_maker import make_store, message
+from whence.errors import UsageError
+from whence.pipeline.build import Build
+from whence.pipeline.follow_jobs import FollowOptions, follow_indexes
+from whence.pipeline.jobs import BuildOptions, JobOptions, build_indexes
+from whence.pipeline.verify import work_folder
+from whence.pipeline.verify_jobs import RepairOptions, repair_indexes, verify_indexes
+from whence.store.sidecar import read_sidecar
+
+__all__ = ["without_spark"]
+
+JOBS: list[Callable[[Path, Path], object]] = [
+    lambda store, out: build_indexes(store, BuildOptions(out=out)),
+    lambda store, out: build_indexes(store, BuildOptions(out=out, rebuild=True)),
+    lambda store, out: build_indexes(store, BuildOptions(out=out, in_place=True)),
+    lambda store, out: follow_indexes(store, FollowOptions(out=out), lambda state: None, threading.Event()),
+    lambda store, out: verify_indexes(store, JobOptions(out=out)),
+    lambda store, out: repair_indexes(store, RepairOptions(out=out)),
+    lambda store, out: repair_indexes(store, RepairOptions(out=out, dry_run=True)),
+]
+USERS = ["work/thesis/ch1", "work/loose.txt", "verify-notes/n.txt", "index/2024", "times/2023", "consumequeue/a/b/7"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return make_store(tmp_path / "store", [message(keys=f"key-{n}") for n in range(30)], items=20).folder
+
+
+def put(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"a user's own")
+    return folder
+
+
+@pytest.mark.parametrize("name", [*USERS, "notes.txt", "lock", "checkpoint", "sidecar.json.bak"])
+@pytest.mark.parametrize("job", JOBS)
+def test_a_folder_with_something_else_in_it_is_refused_and_stays_as_it_is(store, tmp_path, job, name):
+    out = put(tmp_path / "out", name)
+    before, first = files_of(store), name.partition("/")[0]
+    with pytest.raises(UsageError, match=f"^--out {out}: is neither a sidecar nor empty, it has {first} in it; name"):
+        job(store, out)
+    assert files_of(out) == {name: b"a user's own"}
+    assert files_of(store) == before
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_copy_of_a_brokers_index_is_no_sidecar(store, tmp_path, job):
+    out = tmp_path / "copy"
+    for name in ("index", "consumequeue"):
+        shutil.copytree(store / name, out / name)
+    before = files_of(out)
+    with pytest.raises(UsageError, match="is neither a sidecar nor empty, it has consumequeue in it"):
+        job(store, out)
+    assert files_of(out) == before
+
+
+def test_the_folder_beside_a_store_may_be_a_users_too(store):
+    beside = put(store.with_name("store.whence"), *USERS)
+    with pytest.raises(UsageError, match=f"^{beside}: is neither a sidecar nor empty, it has .*; name a new .*--out"):
+        build_indexes(store, BuildOptions())
+    assert set(files_of(beside)) == {*USERS}
+
+
+def test_what_a_user_put_into_a_sidecar_stays(store):
+    build_indexes(store, BuildOptions())
+    beside, kept = store.with_name("store.whence"), ("work/thesis/ch1", "work/loose.txt", "verify-notes/n.txt")
+    put(beside, *kept)
+    left = ["work/0123456789abcdef", "work/fields-0123456789abcdef", "work/follow", "verify-empty"]
+    for options in (BuildOptions(), BuildOptions(rebuild=True)):
+        for name in left:
+            (beside / name).mkdir(parents=True)
+        build_indexes(store, options)
+        with work_folder(beside, is_local=False):
+            assert not any((beside / name).exists() for name in left)
+        assert {*kept} <= {*files_of(beside)}
+
+
+@pytest.mark.parametrize("moment", ["_prepare", "_publish", "_remove_others"])
+def test_a_first_build_that_was_killed_is_gone_on_with(store, tmp_path, monkeypatch, moment):
+    class KilledError(Exception):
+        pass
+
+    out, run = tmp_path / "out", getattr(Build, moment)
+
+    def run_and_die(self, *given):
+        run(self, *given) if moment == "_prepare" else None
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Build, moment, run_and_die)
+        with pytest.raises(KilledError):
+            build_indexes(store, BuildOptions(out=out))
+    assert read_sidecar(out) is None
+    assert (out / "index").exists() is (moment == "_remove_others")
+    for job in JOBS[4:]:
+        job(store, out)
+    assert build_indexes(store, BuildOptions(out=out)).sidecar == read_sidecar(out)
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        {},
+        {"lock": b""},
+        {"lock": b"lock", "checkpoint/offsets/0": b"", "work/follow/1/x": b""},
+        {"lock": b"lock", ".sidecar.json.new": b"{"},
+        {"cut/00000000000000000000": b"a torn tail"},
+        {"verify-abc/lock": b"lock", "verify-abc/spill": b""},
+    ],
+)
+def test_what_others_left_that_were_killed_before_there_was_a_sidecar_is_no_strangers(store, tmp_path, left):
+    out = tmp_path / "out"
+    out.mkdir()
+    for name, data in left.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_bytes(data)
+    assert build_indexes(store, BuildOptions(out=out)).messages == 30
+
+
+# Places where none can be
+
+
+@pytest.mark.parametrize("out", ["file", "file/below", "link", "link/below"])
+def test_a_place_where_no_sidecar_can_be_is_told_with_what_to_do(store, tmp_path, out):
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    what = f"{tmp_path / out[:4]} is a (file|link that leads nowhere), and a sidecar is a folder; name another"
+    with pytest.raises(UsageError, match=f"^--out {tmp_path / out}: {what} folder with --out$"):
+        build_indexes(store, BuildOptions(out=tmp_path / out))
+    store.with_name("store.whence").symlink_to(tmp_path / out)
+    with pytest.raises(
+        UsageError, match=r"/store\.whence(: .*)? is a (file|link .*); name another folder with --out$"
+    ):
+        build_indexes(store, BuildOptions())
