@@ -1,5 +1,6 @@
 """The folder of a sidecar: what is in it already, and is not whence's, stays."""
 
+import json
 import shutil
 import threading
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import pytest
 from tests.pipeline.test_repair import without_spark
 from tests.pipeline.test_verify import files_of
 from tests.store_maker import make_store, message
-from whence.errors import UsageError
+from whence.errors import UnsupportedError, UsageError
 from whence.pipeline.build import Build
 from whence.pipeline.follow_jobs import FollowOptions, follow_indexes
 from whence.pipeline.jobs import BuildOptions, JobOptions, build_indexes
@@ -129,6 +130,39 @@ def test_what_others_left_that_were_killed_before_there_was_a_sidecar_is_no_stra
     assert build_indexes(store, BuildOptions(out=out)).messages == 30
 
 
+# Sidecars of other stores
+
+
+def test_a_folder_that_is_the_sidecar_of_another_log_is_refused(store, tmp_path):
+    other = make_store(tmp_path / "other", [message(keys="k", at=5000 + n) for n in range(40)]).folder
+    out = tmp_path / "idx"
+    build_indexes(other, BuildOptions(out=out))
+    before = files_of(out)
+    for job in (JOBS[0], JOBS[2], JOBS[3], JOBS[5]):
+        with pytest.raises(UsageError, match=f"^--out {out}: is the sidecar of another log, .*--rebuild"):
+            job(store, out)
+        assert files_of(out) == before
+    assert not verify_indexes(store, JobOptions(out=out)).is_healthy
+    assert build_indexes(store, BuildOptions(out=out, rebuild=True)).messages == 30
+
+
+def test_a_sidecar_of_a_log_that_was_cut_is_built_anew_wherever_it_is(store, tmp_path):
+    out = tmp_path / "idx"
+    last_offset = build_indexes(store, BuildOptions(out=out)).sidecar.last_record_offset
+    log_file = max((store / "commitlog").iterdir())
+    data = log_file.read_bytes()
+    end = last_offset - int(log_file.name)
+    log_file.write_bytes(data[:end] + bytes(len(data) - end))
+    assert build_indexes(store, BuildOptions(out=out)).messages == 29
+
+
+def test_a_sidecar_of_which_nothing_can_be_told_is_built_anew(store, tmp_path):
+    other = make_store(tmp_path / "other", [message() for _ in range(40)]).folder  # it has no keys, and so no index
+    out = tmp_path / "idx"
+    build_indexes(other, BuildOptions(out=out))
+    assert build_indexes(store, BuildOptions(out=out)).messages == 30
+
+
 # Places where none can be
 
 
@@ -143,4 +177,12 @@ def test_a_place_where_no_sidecar_can_be_is_told_with_what_to_do(store, tmp_path
     with pytest.raises(
         UsageError, match=r"/store\.whence(: .*)? is a (file|link .*); name another folder with --out$"
     ):
+        build_indexes(store, BuildOptions())
+
+
+def test_a_newer_sidecar_is_told_with_what_to_do(store):
+    build_indexes(store, BuildOptions())
+    path = store.with_name("store.whence") / "sidecar.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 2}))
+    with pytest.raises(UnsupportedError, match=r"knows 1 of rocketmq; use a newer whence, or name another .*--out"):
         build_indexes(store, BuildOptions())

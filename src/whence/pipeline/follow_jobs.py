@@ -21,6 +21,7 @@ from whence.pipeline.jobs import (
     known_sidecar,
     locked,
     made_like,
+    refuse_another_sidecar,
     sidecar_of_job,
     wanted_fields,
 )
@@ -76,6 +77,7 @@ def follow_indexes(
         log = CommitLog(folder / "commitlog")
         log.use_kernel()
         stack.callback(log.close)
+        refuse_another_sidecar(sidecar, options, known, log)
         settings = FollowSettings(shape, dialect, queue_file_size, topics.is_batch)
         follower = Follower(log, sidecar, settings, known, disk)
         metrics = None

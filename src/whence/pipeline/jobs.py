@@ -90,7 +90,7 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
         own_store(folder, {}, Options(), disk=disk, clock=now_ms).close()
         ownership = read_ownership(folder)
     in_place = options.in_place or ownership is not None
-    log_folders = () if ownership is None else ownership.settings.log_paths(folder)
+    log_folders = log_folders_of(folder, ownership)
     with ExitStack() as stack:
         disk.make_folder(sidecar)
         stack.enter_context(locked(sidecar / "lock", sidecar))
@@ -98,6 +98,8 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
             stack.enter_context(locked(folder / "lock", folder))
         store = stack.enter_context(MessageStore(folder, options.shape, options.dialect, log_folders))
         known = known_sidecar(sidecar)
+        if not options.rebuild:
+            refuse_another_sidecar(sidecar, options, known, store.commit_log)
         settings = _settings(store, options, known, ownership)
         place = BuildPlace(sidecar, folder if in_place else sidecar, _zone(store) if in_place else UTC)
         if known is not None and known.growing and not in_place:
@@ -205,6 +207,20 @@ def sidecar_of_job(folder: Path, options: JobOptions) -> Path:
         raise UsageError(f"--out {sidecar}: is a store itself, whose index and queues would go; name another folder")
     check_sidecar_folder(sidecar, f"--out {sidecar}" if options.out else str(sidecar))
     return sidecar
+
+
+def log_folders_of(folder: Path, ownership: Ownership | None) -> tuple[Path, ...]:
+    """Where the log of a store lies."""
+    return (folder / "commitlog",) if ownership is None else tuple(ownership.settings.log_paths(folder))
+
+
+def refuse_another_sidecar(sidecar: Path, options: JobOptions, known: Sidecar | None, log: CommitLog) -> None:
+    """UsageError if a folder that a user named is the sidecar of another log, and not just of this one as it was."""
+    if options.out is not None and known is not None and known.is_of_another(log, sidecar):
+        raise UsageError(
+            f"--out {sidecar}: is the sidecar of another log, whose indexes would go; name another folder, "
+            "or say whence build --rebuild"
+        )
 
 
 def settled(folder: Path, log: CommitLog, sidecar: Path, known: Sidecar, disk: Disk) -> Sidecar:

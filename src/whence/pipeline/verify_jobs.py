@@ -32,7 +32,9 @@ from whence.pipeline.jobs import (
     build_indexes,
     known_sidecar,
     locked,
+    log_folders_of,
     made_like,
+    refuse_another_sidecar,
     settled,
     sidecar_of_job,
 )
@@ -202,8 +204,9 @@ class _Turn:
         if self.options.in_place or self.is_own:
             stack.enter_context(locked(self.folder / "lock", self.folder))
         known = known_sidecar(self.sidecar)
-        if known is not None and known.growing:
-            with closing(CommitLog(self.folder / "commitlog")) as log:
+        with closing(CommitLog(*log_folders_of(self.folder, read_ownership(self.folder)))) as log:
+            refuse_another_sidecar(self.sidecar, self.options, known, log)
+            if known is not None and known.growing:
                 settled(self.folder, log, self.sidecar, known, disk)
 
     def _build_anew(self, judged: Judged, found: Verified) -> list[Mended]:
@@ -232,9 +235,8 @@ class Judged:
     def __init__(self, stack: ExitStack, folder: Path, sidecar: Path, options: JobOptions) -> None:
         self._options = options
         self._ownership = read_ownership(folder)
-        log_folders = () if self._ownership is None else self._ownership.settings.log_paths(folder)
-        self._log_folders = tuple(log_folders) or (folder / "commitlog",)
-        self._store = stack.enter_context(MessageStore(folder, options.shape, options.dialect, log_folders))
+        self._log_folders = log_folders_of(folder, self._ownership)
+        self._store = stack.enter_context(MessageStore(folder, options.shape, options.dialect, self._log_folders))
         self._log = self._store.commit_log
         self._in_place = isinstance(options, RepairOptions) and options.in_place
         self._problem: Finding | None = None

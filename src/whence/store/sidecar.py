@@ -40,12 +40,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from whence.errors import FormatError, NotFoundError
+from whence.errors import FormatError, NotFoundError, StoreError, UnsupportedError
 from whence.files.disk import Disk
 from whence.files.mapped_file import read_whole
 from whence.formats.own_json import decode_own_json, number, text
 from whence.formats.rocketmq.consume_queue import ENTRY_SIZE
-from whence.formats.rocketmq.index_file import NO_HEADER, IndexHeader
+from whence.formats.rocketmq.index_file import FIRST_ITEM, NO_HEADER, IndexHeader
 from whence.store.commit_log import CommitLog
 from whence.store.field_claim import (
     FieldClaim,
@@ -126,6 +126,28 @@ class Sidecar:
             if not is_same_record(log, *mark):
                 return count
         return len(marks)
+
+    def is_of_another(self, log: CommitLog, root: Path) -> bool:
+        """Whether a sidecar surely belongs to another log, and not to this one as it was before it was cut.
+
+        The oldest index file of ``root`` that leads into this log tells: a cut takes the end of a log, not its begin.
+        """
+        if self.same_marks(log):
+            return False
+        for name in self.index_names:
+            try:
+                header = IndexFile(root / "index" / name).header()
+            except (FormatError, StoreError):
+                continue
+            begin = header.begin_physical_offset
+            if header.next_item > FIRST_ITEM and begin >= log.begin_offset:
+                try:
+                    return log.read(begin).store_timestamp_ms != header.begin_timestamp_ms
+                except NotFoundError:
+                    return False
+                except FormatError:
+                    return begin < log.end_offset()  # in the midst of another record
+        return False
 
     def believed(self, log: CommitLog) -> tuple[tuple[int, int], ...]:
         """What of the log is indexed for sure: nothing of another log, and behind the last record only blanks.
@@ -212,6 +234,9 @@ def read_sidecar(folder: Path) -> Sidecar | None:
         return None
     try:
         return decode_sidecar(data)
+    except UnsupportedError as error:
+        advice = "use a newer whence, or name another folder with --out"
+        raise UnsupportedError(f"{error.what}; {advice}", path=path) from error
     except FormatError as error:
         raise error.at(path) from error
 
