@@ -442,11 +442,6 @@ def overwrite_middle(log: Path) -> None:
     middle.write_bytes(data)
 
 
-def lose_all(log: Path) -> None:
-    for path in log.iterdir():
-        path.unlink()
-
-
 def lead_nowhere(log: Path) -> None:
     base = int(max(path.name for path in log.iterdir())) + SIZES.file_size
     (log / f"{base:020}").symlink_to(log / "nowhere")
@@ -468,7 +463,6 @@ STRANGE = [
     lose_middle,
     lose_first,
     overwrite_middle,
-    lose_all,
     lead_nowhere,
 ]
 

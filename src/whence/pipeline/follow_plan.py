@@ -92,7 +92,7 @@ class FollowPlan:
     def _latest(self, start: Ticket, limit: int | None) -> Ticket:
         log = self._log
         log.refresh()
-        if not log.bases:
+        if not log.is_there:
             return start  # nothing is there yet, or its disk is not there at the moment
         ticket = self._next(start, limit)
         if ticket == start and self.target is None and self._begin_offset not in (None, log.begin_offset):

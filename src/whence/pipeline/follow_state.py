@@ -146,8 +146,8 @@ class FollowMeter:
         """From where to where the log is not indexed."""
         log = self._log
         log.refresh()
-        if not log.bases:
-            raise NotFoundError("the log has no file")
+        if not log.is_there:
+            raise NotFoundError("the log has no byte")
         if not claim.indexed or not claim.is_of(log):
             return log.begin_offset, log.end_offset()
         begin = max(claim.indexed_to, log.begin_offset)

@@ -41,6 +41,7 @@ from whence.store.commit_log import CommitLog
 from whence.store.field_claim import FIELDS_MAX, FOLDER, check_field_name
 from whence.store.follower import Follower, FollowSettings
 from whence.store.index_file import DEFAULT_SHAPE, Shape
+from whence.store.lost_log import refuse_lost_log
 from whence.store.message_store import Dialect, MessageStore
 from whence.store.owned_store import Options, now_ms, own_store
 from whence.store.ownership import Flushed, Ownership, read_ownership
@@ -98,14 +99,17 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
             stack.enter_context(locked(folder / "lock", folder))
         store = stack.enter_context(MessageStore(folder, options.shape, options.dialect, log_folders))
         known = known_sidecar(sidecar)
+        log = store.commit_log
+        if in_place or not options.rebuild:
+            refuse_lost_log(log, log_folders, (sidecar, folder), known)
         if not options.rebuild:
-            refuse_another_sidecar(sidecar, options, known, store.commit_log)
+            refuse_another_sidecar(sidecar, options, known, log)
         settings = _settings(store, options, known, ownership)
         place = BuildPlace(sidecar, folder if in_place else sidecar, _zone(store) if in_place else UTC)
         if known is not None and known.growing and not in_place:
-            known = settled(folder, store.commit_log, sidecar, known, disk)
+            known = settled(folder, log, sidecar, known, disk)
         fields = wanted_fields(known, options.fields)
-        log, built = store.commit_log, None
+        built = None
         if known is not None and goes_on(log, place, settings, known):
             is_all = log.end_offset(boundary=known.indexed_to) == known.indexed_to
             if is_all and (Kind.INDEX not in settings.kinds or is_as_left(place, known)):

@@ -58,6 +58,7 @@ from whence.store.commit_log import CommitLog
 from whence.store.findings import Finding, FindingKind
 from whence.store.index_file import Shape
 from whence.store.log_tail import cut_tail
+from whence.store.lost_log import NOT_LOST, lost_offset, refuse_lost_log, what_is_lost
 from whence.store.message_store import MessageStore
 from whence.store.owned_store import Options, now_ms, own_store
 from whence.store.ownership import NAME as OWNERSHIP_NAME
@@ -70,6 +71,7 @@ from whence.store.topic_table import TopicTable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+REPAIR_LOST = "nothing: mount the log's disk, or bring its files back"
 REPAIR_GROWING = "put that right, and then mend what is damaged"
 REPAIR_SIDECAR = "build the sidecar anew from the log"
 TAIL = (FindingKind.HALF_RECORD, FindingKind.RECORDS_BEHIND_END)
@@ -170,6 +172,7 @@ class _Turn:
                 self._begin(stack, disk)
             work = stack.enter_context(work_folder(self.sidecar, is_local=self.runner.is_local))
             judged = Judged(stack, self.folder, self.sidecar, options)
+            judged.refuse_lost_log()
             found = judged.verify(self.runner, work, self.evaluator)
             is_built_anew = judged.is_built_anew(found)
             damage = judged.planned(found) if options.dry_run else found.damage
@@ -239,6 +242,7 @@ class Judged:
         self._store = stack.enter_context(MessageStore(folder, options.shape, options.dialect, self._log_folders))
         self._log = self._store.commit_log
         self._in_place = isinstance(options, RepairOptions) and options.in_place
+        self._roots, self._known = (sidecar, folder), known_sidecar(sidecar)
         self._problem: Finding | None = None
         self.leaves_sidecar = False  # which readers use instead of what is judged
         self._place = self._judge(folder, sidecar)
@@ -319,6 +323,10 @@ class Judged:
         found = Verify(self._log, self._place, self._settings, runner, work, Disk(), evaluator).run()
         if self._problem is not None:
             found.damage.insert(0, self._problem)
+        lost = lost_offset(self._log, self._roots, self._known)
+        if lost != NOT_LOST:
+            what = what_is_lost(lost)
+            found.damage.insert(0, Finding(self._log_folders[0], 0, FindingKind.GAP, what, REPAIR_LOST))
         return found
 
     def _made_like(self) -> VerifySettings:
@@ -343,6 +351,10 @@ class Judged:
         return MadeLike(*made_like(self._store, self._options, None, None))
 
     # -- repair ----------------------------------------------------------------------------------------------------
+
+    def refuse_lost_log(self) -> None:
+        """StoreError if the log is gone: nothing that leads into it is damaged."""
+        refuse_lost_log(self._log, self._log_folders, self._roots, self._known)
 
     @property
     def is_mendable(self) -> bool:

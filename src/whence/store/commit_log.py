@@ -57,6 +57,11 @@ class CommitLog:
         return self._files.file_size
 
     @property
+    def is_there(self) -> bool:
+        """Whether a file of it has a byte; where none has, its disk may not be mounted."""
+        return self.file_size > 0
+
+    @property
     def last_offset(self) -> int:
         """Where the last record begins, as far as the end was looked for; -1 if there is none."""
         return self._last

@@ -125,14 +125,14 @@ class Follower:
     def check(self) -> bool:
         """See that the log is still the one that is indexed. What is not of it any more is cut; then all is right.
 
-        So it is at the start, too, whatever was killed. False while the log has no file: its disk may not be there.
+        So it is at the start, too, whatever was killed. False while the log has no byte: its disk may not be there.
         """
         try:
             self._log.refresh()
             is_right = self._is_settled and self._is_current()
         except NotFoundError:
             return False  # its folder is not there, or a file went since it was looked for
-        if not self._log.bases:
+        if not self._log.is_there:
             return False
         if not is_right:
             self.let_go()

@@ -27,6 +27,7 @@ from whence.store.commit_log import CommitLog, is_half
 from whence.store.index_builder import BuiltFile
 from whence.store.index_recovery import IndexRecovery, RecoveredIndex
 from whence.store.log_tail import CUT, keep_aside
+from whence.store.lost_log import lost_error
 from whence.store.message_store import Dialect, read_checkpoint
 from whence.store.ownership import NO_INDEX, Flushed, Ownership, is_same_log
 from whence.store.queue_files import cut_queue, queue_folders, queues_size
@@ -98,8 +99,7 @@ class Recovery:
             raise UsageError(f"{self._folder}: {what}; give file_size={log.file_size}")
         last = self._flushed.last_record_offset
         if last >= 0 and (not log.bases or last >= log.bases[-1] + file_size):
-            folders = " and ".join(map(str, self._settings.log_paths(self._folder)))
-            raise StoreError(f"{folders}: the log reached to offset {last} and is gone; is its disk mounted?")
+            raise lost_error(self._settings.log_paths(self._folder), last)
         for begin, end, damage in log.gaps(OFFSET_MAX):
             what = f"the log has no bytes from offset {begin} to {end}; nothing can be appended behind a gap"
             raise CorruptError(what, path=damage.path)
