@@ -2,21 +2,25 @@
 
 import json
 import shutil
+import subprocess
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.disks import small_disk
 from tests.pipeline.test_repair import without_spark
 from tests.pipeline.test_verify import files_of
 from tests.store_maker import make_store, message
-from whence.errors import UnsupportedError, UsageError
+from whence.errors import StoreError, UnsupportedError, UsageError
 from whence.pipeline.build import Build
 from whence.pipeline.follow_jobs import FollowOptions, follow_indexes
 from whence.pipeline.jobs import BuildOptions, JobOptions, build_indexes
 from whence.pipeline.verify import work_folder
 from whence.pipeline.verify_jobs import RepairOptions, repair_indexes, verify_indexes
+from whence.store.index_file import Shape
 from whence.store.sidecar import read_sidecar
 
 __all__ = ["without_spark"]
@@ -178,6 +182,19 @@ def test_a_place_where_no_sidecar_can_be_is_told_with_what_to_do(store, tmp_path
         UsageError, match=r"/store\.whence(: .*)? is a (file|link .*); name another folder with --out$"
     ):
         build_indexes(store, BuildOptions())
+
+
+def test_a_disk_that_is_only_read_is_told_with_what_to_do(tmp_path):
+    with small_disk(tmp_path / "disk", 48 << 20) as disk:
+        store = make_store(disk / "store", [message(keys=f"key-{n}") for n in range(30)], items=20).folder
+        options = BuildOptions(shape=Shape(7, 20))
+        for what in ("cannot be made", "cannot be opened to be locked"):
+            subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+            with pytest.raises(StoreError, match=rf"/store\.whence.*: {what}: Read-only .*; name another .* --out$"):
+                build_indexes(store, options)
+            build_indexes(store, replace(options, out=tmp_path / "elsewhere"))
+            subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+            build_indexes(store, options)
 
 
 def test_a_newer_sidecar_is_told_with_what_to_do(store):

@@ -19,7 +19,7 @@ from whence.pipeline.jobs import (
     JobOptions,
     definitions_of,
     known_sidecar,
-    locked,
+    locked_sidecar,
     made_like,
     refuse_another_sidecar,
     sidecar_of_job,
@@ -68,8 +68,7 @@ def follow_indexes(
             f"{folder}: is whence's own; who writes to it keeps its index and queues up, there is nothing to follow"
         )
     with ExitStack() as stack:
-        disk.make_folder(sidecar)
-        lock = stack.enter_context(locked(sidecar / "lock", sidecar))
+        lock = stack.enter_context(locked_sidecar(sidecar, options, disk))
         known = known_sidecar(sidecar)
         with MessageStore(folder, options.shape, options.dialect) as store:
             shape, dialect, queue_file_size = made_like(store, options, known, None)

@@ -35,7 +35,7 @@ from whence.pipeline.fields import FieldBuild, FieldSettings, is_complete
 from whence.pipeline.runner import Runner, Watcher
 from whence.pipeline.seen import usual_queue_size
 from whence.pipeline.session import SparkSettings, open_session
-from whence.pipeline.sidecar_folder import WORK, check_sidecar_folder, remove_left_in_work
+from whence.pipeline.sidecar_folder import LOCK, WORK, check_sidecar_folder, remove_left_in_work
 from whence.pipeline.tasks import Kind
 from whence.store.commit_log import CommitLog
 from whence.store.field_claim import FIELDS_MAX, FOLDER, check_field_name
@@ -93,8 +93,7 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
     in_place = options.in_place or ownership is not None
     log_folders = log_folders_of(folder, ownership)
     with ExitStack() as stack:
-        disk.make_folder(sidecar)
-        stack.enter_context(locked(sidecar / "lock", sidecar))
+        stack.enter_context(locked_sidecar(sidecar, options, disk))
         if in_place:
             stack.enter_context(locked(folder / "lock", folder))
         store = stack.enter_context(MessageStore(folder, options.shape, options.dialect, log_folders))
@@ -247,6 +246,22 @@ def locked(path: Path, folder: Path) -> Iterator[StoreLock]:
     except LockedError as error:
         raise LockedError(f"{folder}: somebody is writing there; {error}") from None
     with lock:
+        yield lock
+
+
+@contextmanager
+def locked_sidecar(sidecar: Path, options: JobOptions, disk: Disk) -> Iterator[StoreLock]:
+    """Hold the lock of a sidecar, which is made if it is not there."""
+    with ExitStack() as stack:
+        try:
+            disk.make_folder(sidecar)
+            lock = stack.enter_context(locked(sidecar / LOCK, sidecar))
+        except LockedError:
+            raise
+        except StoreError as error:
+            if options.out is not None:
+                raise
+            raise StoreError(f"{error}; name another folder with --out") from error
         yield lock
 
 

@@ -32,6 +32,7 @@ from whence.pipeline.jobs import (
     build_indexes,
     known_sidecar,
     locked,
+    locked_sidecar,
     log_folders_of,
     made_like,
     refuse_another_sidecar,
@@ -202,8 +203,7 @@ class _Turn:
 
     def _begin(self, stack: ExitStack, disk: Disk) -> None:
         """Take the locks, and do what a killed follower left undone."""
-        disk.make_folder(self.sidecar)
-        stack.enter_context(locked(self.sidecar / "lock", self.sidecar))
+        stack.enter_context(locked_sidecar(self.sidecar, self.options, disk))
         if self.options.in_place or self.is_own:
             stack.enter_context(locked(self.folder / "lock", self.folder))
         known = known_sidecar(self.sidecar)
