@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 import whence
-from tests.pipeline.test_repair import changed, files_in, repair, verify, without_spark
+from tests.pipeline.test_repair import Killed, KilledDisk, changed, files_in, repair, verify, without_spark
 from tests.pipeline.test_verify import files_of
 from tests.reference import i32, i64
 from tests.store_maker import FILE_SIZE, make_store, message
+from whence.pipeline import verify_jobs
 from whence.pipeline.jobs import BuildOptions, build_indexes
 from whence.store.queue_files import queue_folders, queue_tail
 from whence.store.sidecar import read_sidecar
@@ -64,6 +65,26 @@ DAMAGES = {
 @pytest.fixture(params=[expired_broker_store, expired_own_store], ids=["broker", "own"])
 def expired(request, tmp_path) -> Path:
     return request.param(tmp_path)
+
+
+def test_a_queue_goes_on_where_it_ended_wherever_its_repair_was_killed(expired, monkeypatch):
+    """At no moment its file is missing: nothing but that tells where the queue goes on."""
+    before = ends(expired)
+    is_killed, step = True, 0
+    while is_killed:
+        changed("consumequeue/Idle", -1, DAMAGES["an entry leads elsewhere"])(expired)
+        with monkeypatch.context() as patch:
+            patch.setattr(verify_jobs, "Disk", lambda step=step: KilledDisk(step))
+            try:
+                repair(expired, in_place=True)
+                is_killed = False
+            except Killed:
+                assert ends(expired) == before
+        assert repair(expired, in_place=True).is_healthy
+        assert ends(expired) == before
+        step += 1
+    assert step > 2
+    assert verify(expired).damage == []
 
 
 def test_a_queue_without_messages_goes_on_where_it_ended_after_a_build(expired):

@@ -734,7 +734,8 @@ def test_a_repair_may_be_killed_at_any_step(built, monkeypatch):
     fresh = built_files(sidecar)
     for step in range(100):
         for kind in ("index", "consumequeue", "times"):
-            flip(files_in(sidecar, kind)[1], 0)
+            for number in (1, 2):
+                flip(files_in(sidecar, kind)[number], 0)
         with monkeypatch.context() as patch:
             patch.setattr(verify_jobs, "Disk", lambda step=step: KilledDisk(step))
             try:

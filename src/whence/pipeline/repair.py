@@ -1,8 +1,7 @@
 """Repair: what a verify found damaged is made anew from the log, and put into its place.
 
 Index, queues and time blocks are mended file by file. The log is not touched; what cannot be read of it stays damage,
-and index and queues agree with what can. The old file is kept aside until the new one is in its place, and both are
-until the last one is.
+and index and queues agree with what can. An old file stays until the new one, complete and flushed, takes its place.
 """
 
 from __future__ import annotations
@@ -295,9 +294,10 @@ class Repair:
     # -- files -----------------------------------------------------------------------------------------------------
 
     def _put(self, path: Path, target: Path) -> None:
-        """Put a file that is complete into its place; what is there goes aside."""
-        if target.exists():
-            self._disk.move(target, self._work / own_name("old"))
+        """Put a file that is complete and flushed into its place.
+
+        In one step: what is there may be all that tells where a queue goes on, and no reader misses a file.
+        """
         self._disk.move(path, target)
         self._mended.append(Mended(str(target), "built"))
 
