@@ -25,21 +25,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from whence.errors import CorruptError, FormatError, FullError, StoreError, WhenceError
+from whence.errors import CorruptError, FullError, WhenceError
 from whence.files.disk import Disk
 from whence.files.folder import files_in, is_file, is_folder, remove_tree
-from whence.files.mapped_file import MappedFile
 from whence.files.names import index_name, is_digits, offset_name
 from whence.formats.rocketmq.consume_queue import ENTRY_SIZE
 from whence.formats.rocketmq.index_file import (
     FIRST_ITEM,
-    HEADER_SIZE,
     ITEM_SIZE,
     NO_HEADER,
     IndexHeader,
-    decode_header,
 )
-from whence.formats.time_blocks import TIME_BLOCK
+from whence.pipeline.built_before import goes_on, is_as_left
 from whence.pipeline.plan import IndexPlan, cut_ranges, group_count, plan_index
 from whence.pipeline.scanning import cut_stretches, scan_stretches
 from whence.pipeline.sidecar_folder import WORK, remove_left_in_work
@@ -622,44 +619,6 @@ class Build:
                 os.removedirs(folder)
 
 
-def goes_on(log: CommitLog, place: BuildPlace, settings: BuildSettings, known: Sidecar | None) -> bool:
-    """Whether what is there can be gone on with: it is of this log, as it was left, and made the same way."""
-    if known is None or settings.rebuild or known.in_place != place.in_place:
-        return False
-    made = (known.shape, known.dialect, known.queue_file_size)
-    if made != (settings.shape, settings.dialect, settings.queue_file_size):
-        return False
-    log.refresh()
-    if not known.indexed or known.indexed_to < log.begin_offset or not known.is_of(log):
-        return False
-    if known.indexed_to <= known.last_record_offset:
-        return False
-    if known.lacks_file(log):
-        return False  # a file that was missing is there again; one that is damaged all over is no reason
-    paths = [place.root / "index" / name for name in known.index_names]
-    if place.in_place and Kind.INDEX in settings.kinds:
-        if not set(filter(is_digits, _names_in(place.root / "index"))) <= {*known.index_names}:
-            return False  # a broker has gone on
-    if not all(size_of(path) == known.shape.file_size for path in paths):
-        return False
-    newest = header_of(paths[-1]) if paths else known.newest_header
-    if newest is None or not newest.has_grown_from(known.newest_header):
-        return False
-    if Kind.QUEUES in settings.kinds and (not known.has_queues or queues_size(place.root) < known.queues_size):
-        return False  # they are a broker's, or one is gone, or is not as it was
-    if known.last_record_offset < log.begin_offset:
-        return True
-    base = log.base_of(known.last_record_offset)
-    times_size = 0 if base is None else size_of(place.sidecar / "times" / offset_name(base))
-    return times_size > 0 and times_size % TIME_BLOCK.itemsize == 0
-
-
-def is_as_left(place: BuildPlace, known: Sidecar) -> bool:
-    """Whether the newest index file is as the last build left it. One that was killed may have put more into it."""
-    names = known.index_names
-    return not names or header_of(place.root / "index" / names[-1]) == known.newest_header
-
-
 def nothing_built(place: BuildPlace, known: Sidecar) -> Built:
     """What is told of a build that had nothing to do."""
     return Built(
@@ -696,25 +655,12 @@ def _files(made: Sequence[Made]) -> Iterator[MadeFile]:
     return (file for each in made for file in each.files)
 
 
-def size_of(path: Path) -> int:
-    """Of a file; -1 if it is not there."""
-    return path.stat().st_size if is_file(path) else -1
-
-
 def size_in_use(path: Path) -> int:
     """What a file takes of its disk; 0 if it is not there."""
     try:
         return path.stat().st_blocks * 512
     except OSError:
         return 0
-
-
-def header_of(path: Path) -> IndexHeader | None:
-    try:
-        with MappedFile(path) as mapped:
-            return decode_header(mapped.data[:HEADER_SIZE])
-    except (FormatError, StoreError):
-        return None
 
 
 def _names_in(folder: Path) -> list[str]:

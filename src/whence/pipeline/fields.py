@@ -32,7 +32,8 @@ from whence.files.folder import files_in, folders_in, is_folder, remove_tree
 from whence.files.names import index_name, is_digits
 from whence.formats.field_values import values_position
 from whence.formats.rocketmq.index_file import FIRST_ITEM, IndexHeader
-from whence.pipeline.build import BuiltField, BuiltFields, PublishedFile, header_of, size_of
+from whence.pipeline.build import BuiltField, BuiltFields, PublishedFile
+from whence.pipeline.built_before import header_of, size_of
 from whence.pipeline.field_evaluation import Definition, Evaluated
 from whence.pipeline.field_failure import FieldError
 from whence.pipeline.field_tasks import FieldTask, MadeField, build_field_task

@@ -25,10 +25,9 @@ from whence.pipeline.build import (
     BuildPlace,
     BuildSettings,
     Built,
-    goes_on,
-    is_as_left,
     nothing_built,
 )
+from whence.pipeline.built_before import goes_on, is_as_left
 from whence.pipeline.expression_session import ANSI, ZONE
 from whence.pipeline.field_evaluation import Definition, Evaluator
 from whence.pipeline.fields import FieldBuild, FieldSettings, is_complete
