@@ -137,14 +137,14 @@ def run_tasks(folder: Path, size: int, run: Callable[[Callable[[Any], Any], Any]
     )
     found = run(check_index_task, check)
     assert (found.is_healthy, found.item_count) == (True, count)
-    queues = QueueTask("queues", str(work), 0, 6_000_000, (), str(folder / "none"), False, True)
+    queues = QueueTask("queues", str(work), 0, 6_000_000, (), str(folder / "none"), 0, True)
     files = run(build_queues_task, queues).files
     assert sum(file.entry_count for file in files) == count // 2
     root = next(parent for parent in Path(files[0].path).parents if parent.parent == work)
     checked = run(check_queues_task, QueueCheckTask(str(work), str(root), 0, (), 6_000_000, (), 0, end, False, True))
     assert (checked.damaged, checked.entry_count) == ((), count // 2)
     (times,) = run(
-        build_times_task, TimesTask("times", str(work), (("0", 0, size, (spilled.name,), ""),), True)
+        build_times_task, TimesTask("times", str(work), (("0", 0, size, b"", (spilled.name,)),), True)
     ).files
     assert run(check_times_task, TimesCheckTask(str(work), ((times.path, (spilled.name,)),))) == ()
     shutil.rmtree(folder)

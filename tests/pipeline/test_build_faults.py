@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,14 +27,15 @@ from tests.pipeline.test_build import (
     unflushed,
 )
 from tests.pipeline.test_verify import run
-from tests.reference import Record
+from tests.reference import Record, encode_properties
+from tests.store.test_dispatch import files_below
 from tests.store_maker import FILE_SIZE, log_bytes, make_store, message, place
 from whence.errors import CorruptError
 from whence.files.disk import Disk
 from whence.formats.rocketmq.index_file import decode_header
 from whence.pipeline import build as build_module
 from whence.pipeline import plan, tasks
-from whence.pipeline.build import Build, BuildPlace, BuildSettings
+from whence.pipeline.build import QUEUE_FOLDERS, Build, BuildPlace, BuildSettings
 from whence.pipeline.tasks import read_made, sha256_of
 from whence.pipeline.verify import VerifyPlace, VerifySettings
 from whence.store import spill
@@ -284,6 +286,76 @@ def test_an_index_file_that_got_longer_is_cut_where_the_log_lost_what_was_put(tm
     write_log(store, place([*records(40), *records(bare, bare=True)]), file_size=FILE_SIZE)
     assert build(store, before, jobs=3, **SMALL).from_offset == claim.indexed_to
     check_as_new(store, before, tmp_path / "new")
+
+
+def inner_batch(queue_offset: int, count: int) -> Record:
+    given = {"INNER_NUM": str(count), "INNER_BASE": str(queue_offset), "KEYS": f"b{queue_offset}"}
+    return replace(message(topic="B"), properties_data=encode_properties(given))
+
+
+def lit(name: str, queue_offset: int) -> Record:
+    """A message that is in a light queue, too."""
+    given = {"INNER_MULTI_DISPATCH": f"%LMQ%{name}", "INNER_MULTI_QUEUE_OFFSET": str(queue_offset)}
+    return replace(message(topic="T"), properties_data=encode_properties(given))
+
+
+BATCHES = [inner_batch(2 * number, 2) for number in range(4)]
+BEGUN = [*records(30), *BATCHES, *(lit("a", number) for number in range(4))]
+TAILS = {
+    "nothing": [],
+    "fewer": [message(keys="x", topic="T", at=10_000)],
+    "in the same queues": [message(keys=f"x{number}", topic="UT"[number % 2], at=-number) for number in range(25)],
+    "in others": [message(keys=f"x{number}", topic="V", queue=number) for number in range(3)],
+    "in batch queues": [inner_batch(8 + 3 * number, 3) for number in range(5)],
+    "in light queues": [lit("ab"[number % 2], 4 * (number % 2 == 0) + number // 2) for number in range(8)],
+    "in a queue that begins with fillers": [lit("c", 5), lit("c", 6)],
+    "in one that begins with more of them": [lit("c", 17)],
+    "in more files of a queue": [message(keys=f"x{number}", at=20_000) for number in range(45)],
+}
+
+
+class DyingAtTheEnd(Disk):
+    """Dies when all is published, and sidecar.json is to say so."""
+
+    def rename(self, path: Path, target: Path) -> None:
+        if target.name == "sidecar.json":
+            raise Killed
+        super().rename(path, target)
+
+
+def lose_tail(folder: Path, lost: list[Record], came: list[Record], disk: Disk, *, in_place: bool = False) -> bool:
+    """Build, be killed in a build of a tail that the log loses then, and build another; whether none was killed."""
+    store, sidecar = begin_store(folder / "store", BEGUN), folder / "sidecar"
+    root, batches = store if in_place else sidecar, {"batch_topics": ("B",)}
+    assert try_build(store, sidecar, root=root, **batches)
+    write_log(store, place([*BEGUN, *lost]), file_size=FILE_SIZE)
+    is_done = try_build(store, sidecar, disk=disk, root=root, **batches)
+    write_log(store, place([*BEGUN, *came]), file_size=FILE_SIZE)
+    assert try_build(store, sidecar, root=root, **batches)
+    build(store, folder / "new", **SMALL, **batches)
+    for kind in ("index", *QUEUE_FOLDERS):
+        assert files_below(root / kind) == files_below(folder / "new" / kind)
+    if not in_place:
+        assert published(sidecar) == published(folder / "new")
+    return is_done
+
+
+@pytest.mark.parametrize("came", TAILS.values(), ids=TAILS)
+@pytest.mark.parametrize("lost", [tail for tail in TAILS if tail != "nothing"])
+def test_what_a_killed_build_published_of_a_tail_that_the_log_lost_goes(tmp_path, lost, came):
+    """The machine stopped: what is in the log behind the last build is another tail, or nothing."""
+    for in_place in (False, True):
+        assert not lose_tail(tmp_path / str(in_place), TAILS[lost], came, DyingAtTheEnd(), in_place=in_place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("came", ["nothing", "in others"])
+def test_a_tail_may_be_lost_wherever_its_build_was_killed(tmp_path, came):
+    for left in range(10_000):
+        if lose_tail(tmp_path / str(left), TAILS["in the same queues"], TAILS[came], DyingDisk(left)):
+            break
+        shutil.rmtree(tmp_path / str(left))
+    assert left > 10
 
 
 def test_time_blocks_that_a_killed_build_published_are_not_made_twice(tmp_path):

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from whence.errors import CorruptError, FullError, WhenceError
 from whence.files.disk import Disk
-from whence.files.folder import files_in, is_file, is_folder, remove_tree
+from whence.files.folder import digit_names, files_in, is_folder, remove_tree
 from whence.files.names import index_name, is_digits, offset_name
 from whence.formats.rocketmq.consume_queue import ENTRY_SIZE
 from whence.formats.rocketmq.index_file import (
@@ -36,7 +36,7 @@ from whence.formats.rocketmq.index_file import (
     NO_HEADER,
     IndexHeader,
 )
-from whence.pipeline.built_before import goes_on, is_as_left
+from whence.pipeline.built_before import goes_on, has_longer_index, is_as_left, known_times
 from whence.pipeline.plan import IndexPlan, cut_ranges, group_count, plan_index
 from whence.pipeline.scanning import cut_stretches, scan_stretches
 from whence.pipeline.sidecar_folder import WORK, remove_left_in_work
@@ -64,7 +64,7 @@ from whence.store.index_file import Shape
 from whence.store.log_scan import LogScan
 from whence.store.message_store import Dialect
 from whence.store.queue_ends import queue_ends
-from whence.store.queue_files import queue_folders, queues_size
+from whence.store.queue_files import cut_queue, newest_below, queue_folders, queues_size
 from whence.store.sidecar import Mark, Sidecar, indexed_stretches, join_indexed
 from whence.store.sidecar_expiry import expired_of
 from whence.store.spill import NOWHERE, SPILLED_ITEM, SPILLED_MESSAGE, Recipe, Spilled, machine_id, read_spilled
@@ -242,6 +242,7 @@ class Build:
         self._runner = CountedRunner(runner)
         self._disk = disk
         self._known = known if goes_on(log, place, settings, known) else None
+        self._is_as_left = self._known is None or is_as_left(log, place, settings, self._known)
         self._replaces = self._known is None and known is not None and bool(known.indexed)
         self._from = log.begin_offset if self._known is None else self._known.indexed_to
         self._stretches = cut_stretches(log, self._from, runner.slots, settings.jobs)
@@ -276,7 +277,7 @@ class Build:
         taken = scan_stretches(self._stretches, self._recipe, self._work, self._runner, before)
         # A file of the log that has a blank alone is indexed, too: it has a file of time blocks, with none in it.
         is_new = any(spilled.begin_offset < spilled.end_offset for spilled in taken)
-        made = self._make(taken) if is_new or self._is_longer() else []
+        made = self._make(taken) if is_new or not self._is_as_left else []
         if not all(path.exists() or target.exists() for path, target in self._places(made).renames):
             # A build that was killed had published it, and since then somebody removed it.
             for note in self._work.glob("*.made"):
@@ -406,7 +407,7 @@ class Build:
 
     def _is_longer(self) -> bool:
         """Whether the newest index file has more than was noted: then it is made anew, even if nothing is put in."""
-        return self._known is not None and not is_as_left(self._place, self._known)
+        return self._known is not None and has_longer_index(self._place, self._known)
 
     def _halves(self, task: IndexTask) -> Iterator[IndexTask]:
         """Two tasks that fill the file of one."""
@@ -431,7 +432,7 @@ class Build:
                 file_size=self._settings.queue_file_size,
                 batch_topics=self._settings.batch_topics,
                 root=str(self._place.root),
-                goes_on=self._known is not None,
+                from_offset=0 if self._known is None else self._from,
                 with_sums=self._settings.with_sums,
             )
             for group in range(self._recipe.groups)
@@ -443,11 +444,15 @@ class Build:
             base = self._log.base_of(spilled.begin_offset)
             assert base is not None
             spills[base].append(spilled.name)
-        files = []
-        for base, names in spills.items():
-            there = self._place.sidecar / "times" / offset_name(base)
-            goes_on = self._known is not None and base < self._from and is_file(there)
-            files.append((offset_name(base), base, self._log.file_size, tuple(names), str(there) if goes_on else ""))
+        before = {}
+        if self._known is not None and self._known.last_record_offset >= self._log.begin_offset:
+            last = known_times(self._log, self._place, self._known)
+            assert last is not None  # or nothing could be gone on with
+            before[int(last.path.name)] = last.blocks.tobytes()
+        files = [
+            (offset_name(base), base, self._log.file_size, before.get(base, b""), tuple(spills[base]))
+            for base in sorted({*spills, *before})
+        ]
         return [
             TimesTask(
                 f"times-{at}-{digest}",
@@ -580,19 +585,37 @@ class Build:
         self._disk.flush_folders(folders)
 
     def _remove_others(self, kept: set[Path], taken: Sequence[Spilled]) -> None:
-        """Remove what other builds left: of the index, and of all else if it was built anew from the first record."""
+        """Remove what other builds left and nobody is to find: all of it if this one began at the first record."""
         root, kinds = self._place.root, self._settings.kinds
         for name in _names_in(root / "index") if Kind.INDEX in kinds else ():
             if _is_published_name(name) and root / "index" / name not in kept:
                 self._disk.remove(root / "index" / name)
-        if self._known is not None:
-            return
         if Kind.QUEUES in kinds:
-            self._remove_other_queues(kept, taken)
+            if self._known is None:
+                self._remove_other_queues(kept, taken)
+            elif not self._is_as_left:
+                self._cut_queues(kept)
         times = self._place.sidecar / "times"
+        from_offset = 0 if self._known is None else self._from
         for name in _names_in(times):
-            if is_digits(name) and times / name not in kept:
+            if is_digits(name) and int(name) >= from_offset and times / name not in kept:
                 self._disk.remove(times / name)
+
+    def _cut_queues(self, kept: set[Path]) -> None:
+        """Remove what a build that was killed put into queues, and the log has lost since."""
+        built = {path.parent for path in kept}
+        # In a store itself fillers may be all that tells where a queue goes on whose messages have expired.
+        keeps_fillers = self._place.in_place and self._log.begin_offset > 0
+        for folder, entry in queue_folders(self._place.root):
+            newest = newest_below(folder, self._from, entry)
+            if folder not in built and (newest is not None or keeps_fillers):
+                cut_queue(folder, self._from, self._disk, entry)
+                continue
+            lost = [folder / name for name in digit_names(folder) if newest is None or name > newest.name]
+            if gone := [path for path in reversed(lost) if path not in kept]:
+                for path in gone:
+                    self._disk.remove(path)
+                self._disk.flush_folder(folder)
 
     def _remove_other_queues(self, kept: set[Path], taken: Sequence[Spilled]) -> None:
         """Of queues: but in a store itself, what tells where one goes on whose messages the log has no more."""

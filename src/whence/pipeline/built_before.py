@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from whence.errors import FormatError, StoreError
 from whence.files.folder import digit_names, is_file
-from whence.files.mapped_file import MappedFile
-from whence.files.names import offset_name
+from whence.files.mapped_file import MappedFile, read_whole
 from whence.formats.rocketmq.index_file import HEADER_SIZE, IndexHeader, decode_header
-from whence.formats.time_blocks import TIME_BLOCK
 from whence.pipeline.tasks import Kind
 from whence.store.commit_log import CommitLog
+from whence.store.growing_times import LastTimes, times_before
 from whence.store.queue_files import queues_size
 from whence.store.sidecar import Sidecar
+from whence.store.spill import TIMES_SIZE_MAX
 
 if TYPE_CHECKING:
     from whence.pipeline.build import BuildPlace, BuildSettings
@@ -45,17 +45,43 @@ def goes_on(log: CommitLog, place: BuildPlace, settings: BuildSettings, known: S
         return False
     if Kind.QUEUES in settings.kinds and (not known.has_queues or queues_size(place.root) < known.queues_size):
         return False  # they are a broker's, or one is gone, or is not as it was
-    if known.last_record_offset < log.begin_offset:
-        return True
-    base = log.base_of(known.last_record_offset)
-    times_size = 0 if base is None else size_of(place.sidecar / "times" / offset_name(base))
-    return times_size > 0 and times_size % TIME_BLOCK.itemsize == 0
+    return known.last_record_offset < log.begin_offset or known_times(log, place, known) is not None
 
 
-def is_as_left(place: BuildPlace, known: Sidecar) -> bool:
-    """Whether the newest index file is as the last build left it. One that was killed may have put more into it."""
+def is_as_left(log: CommitLog, place: BuildPlace, settings: BuildSettings, known: Sidecar) -> bool:
+    """Whether all is as the last build left it. One that was killed may have published more, and not said so."""
+    kinds = settings.kinds
+    return not (
+        (Kind.INDEX in kinds and has_longer_index(place, known))
+        or (Kind.QUEUES in kinds and has_longer_queues(place, known))
+        or (Kind.TIMES in kinds and _has_other_times(log, place, known))
+    )
+
+
+def has_longer_index(place: BuildPlace, known: Sidecar) -> bool:
+    """Whether the newest index file has more than was noted."""
     names = known.index_names
-    return not names or header_of(place.root / "index" / names[-1]) == known.newest_header
+    return bool(names) and header_of(place.root / "index" / names[-1]) != known.newest_header
+
+
+def has_longer_queues(place: BuildPlace, known: Sidecar) -> bool:
+    """Whether a queue has more than was noted."""
+    return queues_size(place.root) != known.queues_size
+
+
+def _has_other_times(log: CommitLog, place: BuildPlace, known: Sidecar) -> bool:
+    """Whether there are blocks of later records, or their times are in the last block."""
+    if any(int(name) >= known.indexed_to for name in digit_names(place.sidecar / "times")):
+        return True
+    if known.last_record_offset < log.begin_offset:
+        return False
+    times = known_times(log, place, known)
+    return times is None or read_whole(times.path, TIMES_SIZE_MAX) != times.blocks.tobytes()
+
+
+def known_times(log: CommitLog, place: BuildPlace, known: Sidecar) -> LastTimes | None:
+    """The blocks of the file of the log in which the last record is; None if they are not what they should be."""
+    return times_before(log, place.sidecar / "times", known.indexed_to, known.last_record_offset)
 
 
 def size_of(path: Path) -> int:

@@ -110,7 +110,7 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
         built = None
         if known is not None and goes_on(log, place, settings, known):
             is_all = log.end_offset(boundary=known.indexed_to) == known.indexed_to
-            if is_all and (Kind.INDEX not in settings.kinds or is_as_left(place, known)):
+            if is_all and is_as_left(log, place, settings, known):
                 remove_left_in_work(sidecar / WORK)
                 built = nothing_built(place, known)
                 is_whole = is_complete(log, sidecar, settings.shape, known, fields)

@@ -246,7 +246,7 @@ class Repair:
         paths = [finding.path for finding in found.damaged_times if finding.path in found.times]
         if not paths:
             return
-        files = [(path.name, int(path.name), self._log.file_size, found.times[path], "") for path in paths]
+        files = [(path.name, int(path.name), self._log.file_size, b"", found.times[path]) for path in paths]
         tasks = [
             TimesTask(f"times-{at}", str(self._work), tuple(files[at : at + TIMES_A_TASK]), False)
             for at in range(0, len(files), TIMES_A_TASK)

@@ -25,8 +25,8 @@ import numpy as np
 
 from whence.errors import CorruptError, NotFoundError
 from whence.files.disk import Disk
+from whence.files.folder import is_folder
 from whence.files.mapped_file import MappedFile, read_whole
-from whence.files.names import is_digits
 from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY, ENTRY_SIZE
 from whence.formats.rocketmq.index_file import IndexHeader
 from whence.formats.time_blocks import TIME_BLOCK, join_time_blocks
@@ -34,6 +34,7 @@ from whence.pipeline.plan import IndexPlan, ItemRange
 from whence.store.index_builder import BuiltFile, IndexBuilder
 from whence.store.index_file import Shape
 from whence.store.queue_builder import BATCH_FILE_SIZE, QueueBuilder
+from whence.store.queue_files import QUEUES, cut_queue, newest_below
 from whence.store.spill import (
     Items,
     Recipe,
@@ -200,7 +201,10 @@ def _full(shape: Shape, end_ms: int, end_offset: int) -> IndexHeader:
 
 @dataclass(frozen=True, slots=True)
 class QueueTask:
-    """``root``: where the queues are to be, and may be already, if they are to be gone on with (``goes_on``)."""
+    """``root``: where the queues are to be, and may be already. ``from_offset``: of the log, from where they go on.
+
+    What they have of messages behind that is a killed build's, and put again: the log may have others there by now.
+    """
 
     key: str
     work: str
@@ -208,7 +212,7 @@ class QueueTask:
     file_size: int
     batch_topics: tuple[str, ...]
     root: str
-    goes_on: bool
+    from_offset: int  # 0: all is made anew
     with_sums: bool
 
 
@@ -225,11 +229,11 @@ def build_queues_task(task: QueueTask) -> Made:
     try:
         for name in taken_names(work):
             for topic, queue, rows in spilled_runs(work, name, task.group):
-                if task.goes_on and (topic, queue) not in seen:
+                if task.from_offset and (topic, queue) not in seen:
                     seen.add((topic, queue))
                     kind, size = ("batchconsumequeue", BATCH_FILE_SIZE) if is_batch(topic) else plain
                     place = Path(kind, topic, str(queue))
-                    copied += _copy_newest(task.root / place, folder / place, size, disk)
+                    copied += _copy_newest(task.root / place, folder / place, size, task.from_offset, disk)
                 builder.put_rows(topic, queue, rows)
         built = builder.finish()
     finally:
@@ -255,25 +259,27 @@ def _queue_files(folder: Path, *, with_sums: bool) -> Iterator[MadeFile]:
             )
 
 
-def _copy_newest(source: Path, target: Path, size: int, disk: Disk) -> Iterator[Path]:
-    """Copy the newest file of a queue that is there, to be gone on with; gives the copy."""
-    if source.is_dir() and (names := sorted(filter(is_digits, os.listdir(source)))):
-        newest = source / names[-1]
+def _copy_newest(source: Path, target: Path, size: int, from_offset: int, disk: Disk) -> Iterator[Path]:
+    """Copy the newest file of a queue that has something of messages before this offset, and that alone."""
+    entry = QUEUES[source.parents[1].name]
+    newest = newest_below(source, from_offset, entry) if is_folder(source) else None
+    if newest is not None:
         if newest.stat().st_size != size:
             what = f"has {newest.stat().st_size} bytes, not {size}: it cannot be gone on with; build with --rebuild"
             raise CorruptError(what, path=newest)
         disk.make_folder(target)
         disk.copy(newest, target / newest.name)
+        cut_queue(target, from_offset, disk, entry)
         yield target / newest.name
 
 
 @dataclass(frozen=True, slots=True)
 class TimesTask:
-    """``files``: of each file of the log its name, base offset, size, spills, and where its blocks are already."""
+    """``files``: of each file of the log its name, base offset, size, the bytes of blocks of before, and spills."""
 
     key: str
     work: str
-    files: tuple[tuple[str, int, int, tuple[str, ...], str], ...]
+    files: tuple[tuple[str, int, int, bytes, tuple[str, ...]], ...]
     with_sums: bool
 
 
@@ -283,13 +289,10 @@ def build_times_task(task: TimesTask) -> Made:
     folder = work / own_name(task.key)
     disk.add_folder(folder)
     files = []
-    for name, base, size, spills, there in task.files:
-        blocks = np.frombuffer(read_whole(Path(there), MADE_SIZE_MAX) if there else b"", TIME_BLOCK)
+    for name, base, size, before, spills in task.files:
+        blocks = np.frombuffer(before, TIME_BLOCK)
         for spill in spills:
-            more = np.frombuffer(spilled_times(work, spill), TIME_BLOCK)
-            if len(more):  # a build that was killed may have published them already
-                blocks = blocks[blocks["position"] < more["position"][0]]
-            blocks = join_time_blocks(blocks, more)
+            blocks = join_time_blocks(blocks, np.frombuffer(spilled_times(work, spill), TIME_BLOCK))
         with disk.create(folder / name, 0, reserve=False) as file:
             file.write(blocks.tobytes(), 0)
             file.flush()

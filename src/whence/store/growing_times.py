@@ -13,7 +13,7 @@ log, and a reader does not believe the times of the block in which the log ends.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,12 +24,57 @@ from whence.files.mapped_file import read_whole
 from whence.files.names import offset_name, parse_offset_name
 from whence.formats.time_blocks import BLOCK_SIZE, TIME_BLOCK, block_of, join_time_blocks
 from whence.store.commit_log import CommitLog
+from whence.store.scan import Sieve
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SIZE_MAX = 2**31 // BLOCK_SIZE * TIME_BLOCK.itemsize
 NO_BLOCKS = np.empty(0, TIME_BLOCK)
+
+
+class LastTimes(NamedTuple):
+    """A file of time blocks, and those that it should have."""
+
+    path: Path
+    blocks: NDArray[np.void]
+
+
+def times_before(log: CommitLog, folder: Path, indexed_to: int, last_record_offset: int) -> LastTimes | None:
+    """The file of blocks in which the last record before ``indexed_to`` is, and its blocks of records before that.
+
+    The times of the last one are taken from the log: later records may begin in its block, which a build that was
+    killed has joined into it. None if the file is not what it should be.
+    """
+    base = log.base_of(last_record_offset)
+    if base is None:
+        return None
+    path = folder / offset_name(base)
+    blocks = _blocks_before(path, indexed_to - base, last_record_offset - base)
+    if blocks is None:
+        return None
+    blocks, begin = blocks.copy(), base + int(blocks[-1]["position"])
+    offsets = log.scan(begin, min(indexed_to, base + log.file_size), Sieve(), [])
+    times = [log.read(offset).store_timestamp_ms for offset in offsets]
+    if not times:
+        return None
+    blocks[-1]["smallest_ms"], blocks[-1]["largest_ms"] = min(times), max(times)
+    return LastTimes(path, blocks)
+
+
+def _blocks_before(path: Path, end: int, last: int) -> NDArray[np.void] | None:
+    """The blocks that begin before position ``end``; None if they do not lead to that of the record at ``last``."""
+    try:
+        data = read_whole(path, SIZE_MAX)
+    except StoreError:
+        return None
+    blocks = np.frombuffer(data, TIME_BLOCK, len(data) // TIME_BLOCK.itemsize)
+    behind = np.flatnonzero(blocks["position"] >= end)
+    blocks = blocks[: behind[0]] if len(behind) else blocks
+    numbers = blocks["position"] // BLOCK_SIZE
+    if not len(blocks) or (numbers[1:] <= numbers[:-1]).any():
+        return None
+    return blocks if block_of(blocks[-1]) == last // BLOCK_SIZE else None
 
 
 class GrowingTimes:
@@ -56,19 +101,10 @@ class GrowingTimes:
         if base is None:
             return indexed_to
         path = self._folder / offset_name(base)
-        try:
-            data = read_whole(path, SIZE_MAX)
-        except StoreError:
+        blocks = _blocks_before(path, indexed_to - base, last_record_offset - base)
+        if blocks is None:
             return None
-        blocks = np.frombuffer(data, TIME_BLOCK, len(data) // TIME_BLOCK.itemsize)
-        behind = np.flatnonzero(blocks["position"] >= indexed_to - base)
-        blocks = blocks[: behind[0]] if len(behind) else blocks
-        numbers = blocks["position"] // BLOCK_SIZE
-        if not len(blocks) or (numbers[1:] <= numbers[:-1]).any():
-            return None
-        if block_of(blocks[-1]) != (last_record_offset - base) // BLOCK_SIZE:
-            return None
-        if blocks.nbytes < len(data):
+        if blocks.nbytes < path.stat().st_size:
             self._disk.replace(path, blocks.tobytes())
         self._open(base, len(blocks) - 1)
         return base + int(blocks[-1]["position"])

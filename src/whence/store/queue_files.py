@@ -81,6 +81,17 @@ def queues_size(root: Path) -> int:
     return sum(queue_tail(folder, entry).size for folder, entry in queue_folders(root))
 
 
+def newest_below(folder: Path, physical_offset: int, entry: np.dtype[np.void] = ENTRY) -> Path | None:
+    """The newest file of a queue with an entry that leads before this physical offset; fillers lead nowhere."""
+    files = FileSequence(folder)
+    for base in reversed(files.bases):
+        with _QueueFile(files.path_of(base), entry) as file:
+            count = file.count_below(physical_offset)
+            if count and file.row(count - 1).tobytes() != FILLER:
+                return file.path
+    return None
+
+
 def cut_queue(folder: Path, physical_offset: int, disk: Disk, entry: np.dtype[np.void] = ENTRY) -> QueueCut:
     """Cut the entries that lead to this physical offset or behind it.
 
