@@ -506,8 +506,11 @@ class Build:
             skipped_files=skipped,
             from_offset=self._from,
             to_offset=sidecar.indexed_to,
-            damage=tuple(damage for spilled in taken for damage in spilled.damage)
-            + tuple(gap for _, end, gap in self._log.gaps(sidecar.indexed_to) if end > self._from),
+            damage=(
+                *(damage for spilled in taken for damage in spilled.damage),
+                *(gap for _, end, gap in self._log.gaps(sidecar.indexed_to) if end > self._from),
+                *self._log.damage_behind(self._end_of(taken)),
+            ),
             without_folder=tuple(without_folder),
             sidecar=sidecar,
             root=root,
@@ -545,7 +548,7 @@ class Build:
     ) -> Sidecar:
         """What sidecar.json is to say."""
         settings, known = self._settings, self._known
-        end = taken[-1].end_offset if taken else self._from
+        end = self._end_of(taken)
         holes = [hole for spilled in taken for hole in spilled.holes]
         indexed = indexed_stretches(self._log, self._from, end, holes)
         last, head = self._last_record(taken)
@@ -565,6 +568,10 @@ class Build:
             fields=dict(self._fields),
             marks=() if known is None else known.marks,
         )
+
+    def _end_of(self, taken: Sequence[Spilled]) -> int:
+        """Up to where the log was scanned."""
+        return taken[-1].end_offset if taken else self._from
 
     def _last_record(self, taken: Sequence[Spilled]) -> Mark:
         """Offset and head of the last record that was taken."""
@@ -620,7 +627,7 @@ class Build:
     def _remove_other_queues(self, kept: set[Path], taken: Sequence[Spilled]) -> None:
         """Of queues: but in a store itself, what tells where one goes on whose messages the log has no more."""
         root, built = self._place.root, {path.parent for path in kept}
-        end = taken[-1].end_offset if taken else self._from
+        end = self._end_of(taken)
         holes = (hole for spilled in taken for hole in spilled.holes)
         ends = queue_ends(self._log, end, holes, self._settings.queue_file_size)
         for folder, entry in queue_folders(root):
@@ -642,7 +649,7 @@ class Build:
                 os.removedirs(folder)
 
 
-def nothing_built(place: BuildPlace, known: Sidecar) -> Built:
+def nothing_built(log: CommitLog, place: BuildPlace, known: Sidecar) -> Built:
     """What is told of a build that had nothing to do."""
     return Built(
         files=(),
@@ -654,7 +661,7 @@ def nothing_built(place: BuildPlace, known: Sidecar) -> Built:
         skipped_files=len(known.index_names),
         from_offset=known.indexed_to,
         to_offset=known.indexed_to,
-        damage=(),
+        damage=tuple(log.damage_behind(known.indexed_to)),
         without_folder=(),
         sidecar=known,
         root=place.root,

@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING
 from whence.errors import FormatError, StoreError
 from whence.files.folder import digit_names, is_file
 from whence.files.mapped_file import MappedFile, read_whole
-from whence.formats.rocketmq.index_file import HEADER_SIZE, IndexHeader, decode_header
+from whence.formats.rocketmq.index_file import (
+    HEADER_SIZE,
+    ITEM_SIZE,
+    IndexHeader,
+    decode_header,
+    decode_items,
+    item_position,
+)
 from whence.pipeline.tasks import Kind
 from whence.store.commit_log import CommitLog
 from whence.store.growing_times import LastTimes, times_before
 from whence.store.queue_files import queues_size
-from whence.store.sidecar import Sidecar
+from whence.store.sidecar import Sidecar, meets
 from whence.store.spill import TIMES_SIZE_MAX
 
 if TYPE_CHECKING:
@@ -28,8 +35,8 @@ def goes_on(log: CommitLog, place: BuildPlace, settings: BuildSettings, known: S
     if made != (settings.shape, settings.dialect, settings.queue_file_size):
         return False
     log.refresh()
-    if not known.indexed or known.indexed_to < log.begin_offset or not known.is_of(log):
-        return False
+    if not known.indexed or known.indexed_to < log.begin_offset or known.believed(log) != known.indexed:
+        return False  # of another log, or of more than there is behind the last record
     if known.indexed_to <= known.last_record_offset:
         return False
     if known.lacks_file(log):
@@ -40,12 +47,37 @@ def goes_on(log: CommitLog, place: BuildPlace, settings: BuildSettings, known: S
             return False  # a broker has gone on
     if not all(size_of(path) == known.shape.file_size for path in paths):
         return False
-    newest = header_of(paths[-1]) if paths else known.newest_header
-    if newest is None or not newest.has_grown_from(known.newest_header):
+    if paths and not _is_known(paths[-1], known):
         return False
     if Kind.QUEUES in settings.kinds and (not known.has_queues or queues_size(place.root) < known.queues_size):
         return False  # they are a broker's, or one is gone, or is not as it was
+    if _lacks_times(log, place, known):
+        return False
     return known.last_record_offset < log.begin_offset or known_times(log, place, known) is not None
+
+
+def _is_known(path: Path, known: Sidecar) -> bool:
+    """Whether the newest index file is as was noted, or has more of messages behind what is indexed."""
+    noted = known.newest_header
+    try:
+        with MappedFile(path) as mapped:
+            header = decode_header(mapped.data[:HEADER_SIZE])
+            if header == noted:
+                return True
+            if not header.has_grown_from(noted) or header.next_item <= noted.next_item:
+                return False
+            first = item_position(known.slots, noted.next_item)
+            (item,) = decode_items(mapped.data[first : first + ITEM_SIZE])
+            return bool(item["physical_offset"] >= known.indexed_to)
+    except (FormatError, StoreError, ValueError):
+        return False
+
+
+def _lacks_times(log: CommitLog, place: BuildPlace, known: Sidecar) -> bool:
+    """Whether a file of the log of which something is indexed has no file of time blocks."""
+    there = {int(name) for name in digit_names(place.sidecar / "times")}
+    size = log.file_size
+    return any(base not in there and meets(base, base + size, known.indexed) for base in log.bases)
 
 
 def is_as_left(log: CommitLog, place: BuildPlace, settings: BuildSettings, known: Sidecar) -> bool:

@@ -112,7 +112,7 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
             is_all = log.end_offset(boundary=known.indexed_to) == known.indexed_to
             if is_all and is_as_left(log, place, settings, known):
                 remove_left_in_work(sidecar / WORK)
-                built = nothing_built(place, known)
+                built = nothing_built(log, place, known)
                 is_whole = is_complete(log, sidecar, settings.shape, known, fields)
                 if is_whole and is_computed_so(known, options.spark.conf):
                     return built
