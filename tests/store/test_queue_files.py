@@ -11,7 +11,7 @@ from tests.disks import FailingDisk, UnflushedDisk
 from tests.reference import i16, i32, i64
 from whence.errors import StoreError
 from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY, ENTRY_SIZE, FILLER
-from whence.store.queue_files import cut_queue, queue_tail
+from whence.store.queue_files import cut_queue, misplaced_queues, newest_below, queue_tail
 
 FILE_SIZE = 5 * ENTRY_SIZE
 SIZE = 90
@@ -84,6 +84,38 @@ def test_a_batch_queue_ends_at_the_first_entry_that_is_not_written(tmp_path):
     write(tmp_path / "q", [batch_entry(10, 0, 5), batch_entry(600, 5, 3), batch_entry(700, 8, 0)], size=230)
     tail = queue_tail(tmp_path / "q", BATCH_ENTRY)
     assert (tail.position, tail.last["base_offset"], tail.last["message_count"]) == (92, 5, 3)
+
+
+@pytest.mark.parametrize("fillers", [0, 3, 7])
+@pytest.mark.parametrize("number", [1, 5, 11])
+def test_the_newest_file_with_an_entry_below_an_offset_is_not_one_of_fillers(tmp_path, number, fillers):
+    write(tmp_path / "q", [*[FILLER] * fillers, *map(entry, offsets(number))])
+    assert newest_below(tmp_path / "q", offsets(1)[0]) is None
+    for at, offset in enumerate(offsets(number)):
+        base = (fillers + at) // 5 * FILE_SIZE
+        assert newest_below(tmp_path / "q", offset + 1) == tmp_path / "q" / f"{base:020d}"
+
+
+@pytest.mark.parametrize(
+    ("entries", "expired_to", "is_misplaced"),
+    [
+        ([entry(0)], 0, True),
+        ([FILLER], 0, True),
+        ([], 0, True),
+        ([entry(700), entry(900)], 1000, False),
+        ([FILLER] * 7, 1000, False),
+        ([entry(900), entry(1000)], 1000, True),
+        ([], 1000, True),
+    ],
+)
+def test_a_queue_among_those_of_the_other_kind_is_misplaced_unless_it_has_expired(
+    tmp_path, entries, expired_to, is_misplaced
+):
+    for topic in ("Plain", "Batch"):
+        write(tmp_path / "consumequeue" / topic / "0", entries)
+    (tmp_path / "consumequeue/Batch/1").mkdir()
+    misplaced = list(misplaced_queues(tmp_path, ("Batch",), expired_to))
+    assert misplaced == [tmp_path / "consumequeue/Batch/0"] * is_misplaced
 
 
 @given(st.integers(0, 17), st.integers(0, 3), st.integers(0, 17), st.integers(-1, 1))

@@ -19,7 +19,7 @@ from whence.formats.rocketmq.index_file import (
 from whence.pipeline.tasks import Kind
 from whence.store.commit_log import CommitLog
 from whence.store.growing_times import LastTimes, times_before
-from whence.store.queue_files import queues_size
+from whence.store.queue_files import misplaced_queues, queues_size
 from whence.store.sidecar import Sidecar, meets
 from whence.store.spill import TIMES_SIZE_MAX
 
@@ -51,6 +51,10 @@ def goes_on(log: CommitLog, place: BuildPlace, settings: BuildSettings, known: S
         return False
     if Kind.QUEUES in settings.kinds and (not known.has_queues or queues_size(place.root) < known.queues_size):
         return False  # they are a broker's, or one is gone, or is not as it was
+    if Kind.QUEUES in settings.kinds:
+        expired_to = log.begin_offset if place.in_place else 0
+        if any(misplaced_queues(place.root, settings.batch_topics, expired_to)):
+            return False  # a topic's queues are of another kind now
     if _lacks_times(log, place, known):
         return False
     return known.last_record_offset < log.begin_offset or known_times(log, place, known) is not None

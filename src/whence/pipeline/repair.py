@@ -112,7 +112,7 @@ class Repair:
         self._mend_index(found)
         self._mend_queues(found)
         self._mend_times(found)
-        for finding in found.claim_findings:
+        for finding in (*found.claim_findings, *found.misplaced_queues):
             if finding.repair == REPAIR_EXTRA:
                 self._remove(finding.path)
         if self._place.claim is not None and (self._mended or found.claim_findings):

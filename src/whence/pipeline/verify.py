@@ -29,7 +29,7 @@ from whence.files.folder import digit_names, folders_in, is_file, is_folder
 from whence.files.lock import StoreLock
 from whence.files.names import offset_name
 from whence.formats.time_blocks import TIME_BLOCK
-from whence.pipeline.build import QUEUE_FOLDERS, TIMES_A_TASK
+from whence.pipeline.build import TIMES_A_TASK
 from whence.pipeline.check_tasks import (
     CheckedQueue,
     IndexCheckTask,
@@ -55,7 +55,7 @@ from whence.store.findings import Finding, FindingKind, Findings, summed
 from whence.store.index_check import IndexFindings
 from whence.store.index_file import Shape
 from whence.store.message_store import Dialect, read_checkpoint
-from whence.store.queue_files import queues_size
+from whence.store.queue_files import is_of_kind, misplaced_queues, queue_folders, queues_size
 from whence.store.sidecar import NAME as SIDECAR_NAME
 from whence.store.sidecar import Sidecar, indexed_stretches
 from whence.store.spill import Recipe, Spilled, Stretch, group_of, spilled_times
@@ -139,6 +139,7 @@ class Verified:
     habits: tuple[str, ...] = ()
     parts: list[tuple[IndexPart, IndexFindings]] = field(default_factory=list)
     damaged_queues: list[CheckedQueue] = field(default_factory=list)
+    misplaced_queues: list[Finding] = field(default_factory=list)
     damaged_times: list[Finding] = field(default_factory=list)
     claim_findings: list[Finding] = field(default_factory=list)
     log_damage: list[Finding] = field(default_factory=list)
@@ -331,7 +332,7 @@ class Verify:
     def _add_queues(self, found: Verified) -> None:
         place, settings = self._place, self._settings
         there: dict[int, list[tuple[str, int]]] = defaultdict(list)
-        for topic, queue in queues_in(place.root):
+        for topic, queue in queues_in(place.root, settings.batch_topics):
             there[group_of(topic, queue, self._groups)].append((topic, queue))
         tasks = [
             QueueCheckTask(
@@ -354,6 +355,14 @@ class Verify:
             found.damaged_queues += checked.damaged
             for each in checked.damaged:
                 _add(found, each.found, found.queues)
+        expired_to = 0 if place.is_sidecar else self._log.begin_offset
+        for folder in () if place.is_live else misplaced_queues(place.root, settings.batch_topics, expired_to):
+            for name in digit_names(folder):
+                what = "queues of this topic are of the other kind, and nobody looks for them here"
+                finding = Finding(folder / name, 0, FindingKind.UNEXPECTED, what, REPAIR_EXTRA)
+                found.misplaced_queues.append(finding)
+                found.damage.append(finding)
+                found.queues[finding.kind] += 1
 
     # -- what lies in the sidecar alone ----------------------------------------------------------------------------
 
@@ -401,7 +410,8 @@ class Verify:
             self._claim_finding(found, path, FindingKind.WRONG_CLAIM, what, REPAIR_CLAIM)
         if place.is_exact and place.indexed_to is not None and claim.indexed and begin == claim.indexed[0][0]:
             size = queues_size(place.root)
-            if size != claim.queues_size and place.has_exact_queues and not found.damaged_queues:
+            is_right = not found.damaged_queues and not found.misplaced_queues
+            if size != claim.queues_size and place.has_exact_queues and is_right:
                 what = f"the queues have {size} bytes, not {claim.queues_size}"
                 self._claim_finding(found, path, FindingKind.WRONG_CLAIM, what, REPAIR_CLAIM)
             if found.without_folder != claim.other_topics:
@@ -511,14 +521,12 @@ def is_empty(path: Path) -> bool:
     return is_file(path) and path.stat().st_size == 0
 
 
-def queues_in(root: Path) -> Iterator[tuple[str, int]]:
-    """Topic and queue of each queue that has a folder."""
-    for kind in QUEUE_FOLDERS:
-        if is_folder(root / kind):
-            for topic in folders_in(root / kind):
-                for queue in folders_in(root / kind / topic):
-                    if queue.isdecimal() and str(int(queue)) == queue:
-                        yield topic, int(queue)
+def queues_in(root: Path, batch_topics: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Topic and queue of each queue that has a folder among those of its kind."""
+    for folder, entry in queue_folders(root):
+        queue = folder.name
+        if is_of_kind(folder, entry, batch_topics) and queue.isdecimal() and str(int(queue)) == queue:
+            yield folder.parent.name, int(queue)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ written ends a queue. Physical offsets rise along it, for it is dispatched in th
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ import numpy as np
 
 from whence.files.disk import ZEROS, Disk
 from whence.files.file_sequence import FileSequence
-from whence.files.folder import folders_in, is_folder
+from whence.files.folder import digit_names, folders_in, is_folder
 from whence.files.plain_file import PlainFile
 from whence.formats.rocketmq.consume_queue import BATCH_ENTRY, ENTRY, FILLER
 
@@ -74,6 +74,24 @@ def queue_folders(root: Path) -> Iterator[tuple[Path, np.dtype[np.void]]]:
             for topic in folders_in(folder):
                 for queue in folders_in(folder / topic):
                     yield folder / topic / queue, entry
+
+
+def is_of_kind(folder: Path, entry: np.dtype[np.void], batch_topics: Container[str]) -> bool:
+    """Whether a queue lies among those of the kind that its topic has."""
+    return (entry == BATCH_ENTRY) == (folder.parent.name in batch_topics)
+
+
+def misplaced_queues(root: Path, batch_topics: Container[str], expired_to: int = 0) -> Iterator[Path]:
+    """The folders of queues that lie among those of the other kind, where nobody looks for them.
+
+    In a store itself one that leads before ``expired_to`` alone may be all that tells how far its topic went.
+    """
+    for folder, entry in queue_folders(root):
+        if not is_of_kind(folder, entry, batch_topics) and digit_names(folder):
+            tail = queue_tail(folder, entry)
+            leads_to = 0 if tail.last is None else tail.last["physical_offset"]
+            if not (tail.is_begun and leads_to < expired_to):
+                yield folder
 
 
 def queues_size(root: Path) -> int:
