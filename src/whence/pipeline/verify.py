@@ -25,7 +25,7 @@ import numpy as np
 
 from whence.errors import FormatError, StoreError
 from whence.files.disk import Disk
-from whence.files.folder import digit_names, folders_in, is_file, is_folder
+from whence.files.folder import digit_names, is_file, is_folder
 from whence.files.lock import StoreLock
 from whence.files.names import offset_name
 from whence.formats.time_blocks import TIME_BLOCK
