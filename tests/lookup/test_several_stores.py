@@ -1,8 +1,11 @@
 """Several stores, asked as one: one answer, merged by store time, with a receipt for each."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.lookup.judge import offsets
+from tests.pipeline.test_build import SMALL, build
 from tests.store_maker import T, make_store, message
 from whence.door import open_stores
 from whence.store.damage import DamageKind
@@ -111,6 +114,33 @@ class TestReceipt:
             assert DamageKind.GAP in {damage.kind for damage in answer.receipt.damage}
             assert [log.receipt.complete for log in answer.receipt.logs] == [True, False]
             assert store.find(key="absent").receipt.why_empty == "damaged"
+
+    @pytest.mark.parametrize("names", ["abn", "anb", "ban", "bna", "nab", "nba"])
+    def test_claims_no_more_than_the_weakest_of_them_in_any_order(self, tmp_path, names):
+        """A broker's index cannot prove that nothing was left out, nor its queues that they name every topic."""
+        three = [message(keys="k") for _ in range(3)]
+        for name in "ab":
+            make_store(tmp_path / name, three)
+        make_store(tmp_path / "n", three, indexed=0)
+        build(tmp_path / "a", tmp_path / "a.whence", **SMALL)
+        with open_stores([tmp_path / name for name in names]) as store:
+            receipt = store.find(key="k").receipt
+            sources = {Path(log.store).name: log.receipt.index_source for log in receipt.logs}
+            assert sources == {"a": "whence", "b": "broker", "n": "none"}
+            assert (receipt.index_source, receipt.topics_from) == ("broker", "broker")
+            many = store.answer_many(["k"]).receipt
+            assert (many.index_source, many.topics_from) == ("broker", "broker")
+            assert store.find(key="k", topic="T").receipt.topics_from == "question"
+            assert store.find(key="k", scan=True).receipt.index_source == "none"
+
+    @pytest.mark.parametrize("names", ["an", "na"])
+    def test_names_the_index_that_was_used_where_the_others_have_none(self, tmp_path, names):
+        for name in names:
+            make_store(tmp_path / name, [message(keys="k") for _ in range(3)], indexed=0)
+        build(tmp_path / "a", tmp_path / "a.whence", **SMALL)
+        with open_stores([tmp_path / name for name in names]) as store:
+            receipt = store.find(key="k").receipt
+        assert (receipt.complete, receipt.index_source, receipt.topics_from) == (True, "whence", "broker")
 
     def test_tells_why_all_of_them_are_empty(self, tmp_path):
         make_store(tmp_path / "a", [message(keys="k", topic="A", at=5)])

@@ -133,10 +133,12 @@ def _merged(searches: list[LogSearch], question: Question) -> Iterator[tuple[Mes
 
 def join_receipts(stores: Sequence[MessageStore], receipts: list[Receipt], *, empty: bool) -> Receipt:
     """One receipt over several logs: sums, and the weakest of each claim. Offsets are in ``logs``."""
+    sources = {receipt.index_source for receipt in receipts}
+    topics_from = {receipt.topics_from for receipt in receipts}
     joined = Receipt(
         complete=all(receipt.complete for receipt in receipts),
-        index_source=next((r.index_source for r in receipts if r.index_source != "none"), "none"),
-        topics_from=next((r.topics_from for r in receipts if r.topics_from), None),
+        index_source=next(source for source in INDEX_SOURCES if source in sources),
+        topics_from=next((source for source in TOPICS_SOURCES if source in topics_from), None),
         verified_by=receipts[0].verified_by,
         logs=[LogReceipt(str(store.folder), receipt) for store, receipt in zip(stores, receipts, strict=True)],
         damage=[damage for receipt in receipts for damage in receipt.damage],
@@ -189,6 +191,9 @@ WHY_EMPTY = (
     "no_such_key",
 )
 """Why nothing was found; the first that applies is told."""
+INDEX_SOURCES = ("broker", "whence", "none")
+TOPICS_SOURCES = ("broker", "sidecar", "log", "question")
+"""Who made the index, and who tells which topics there are: the one that proves least first."""
 
 
 class LogSearch:
