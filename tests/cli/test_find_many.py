@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import subprocess
 from dataclasses import replace
 from random import Random
@@ -106,6 +107,24 @@ class TestRows:
         assert document["messages"] == answer.table.to_pylist()
         assert without_time(document)["receipt"] == without_time({"receipt": answer.receipt.to_dict()})["receipt"]
         assert document["question"]["limit"] is None
+
+    @pytest.mark.parametrize("form", ["json", "jsonl", "csv", "table"])
+    def test_end_without_a_word_where_their_reader_goes_away(self, tmp_path, form):
+        """Before they are all written there is no receipt, from which the exit status would come."""
+        records = [message(keys="k", tags="t" * 99) for _ in range(2000)]
+        make_store(tmp_path / "store", records, file_size=1 << 19)
+        command = [*COMMAND, "find", str(tmp_path / "store"), "--key", "k", "--rows", "key", "--format", form]
+        finding = subprocess.Popen(
+            [*command, "--columns", "topic,tags"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"PYTHONUNBUFFERED": ""},  # else Python itself takes a cut write for a whole one
+        )
+        assert finding.stdout is not None
+        assert finding.stdout.read(10)
+        finding.stdout.close()
+        assert finding.communicate(timeout=30)[1] == b""
+        assert finding.returncode == 141
 
     def test_as_json_lines(self, here, clean, keys_file, answer):
         ran = here("find", clean.store, "--keys-from", keys_file, "--rows", "key", "--format", "jsonl")

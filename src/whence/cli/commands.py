@@ -121,10 +121,12 @@ def _find_rows(given: Namespace, chosen: str, keys: Keys) -> Status:
     if given.missing is not None:
         _keep_out_of_stores(given.missing, given)
     stores = open_stores(given.stores, out=given.out, slots=given.slots, items=given.items, dialect=given.dialect)
+    receipt = None
     with stores, _output(given) as screen:
         receipt = find_rows(given, keys, stores, screen, chosen)
-    _say_written(given, counted(receipt.rows, "row"))
-    return status_of_receipt(receipt, is_empty=receipt.rows == 0)
+    if receipt is not None:
+        _say_written(given, counted(receipt.rows, "row"))
+    return Status.UNREAD if receipt is None else status_of_receipt(receipt, is_empty=receipt.rows == 0)
 
 
 def explain(given: Namespace) -> Status:
