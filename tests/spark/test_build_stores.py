@@ -30,7 +30,7 @@ from tests.spark.stores import (
     sums,
     write_store,
 )
-from whence.door import build_store
+from whence.door import build_store, repair_store, verify_store
 from whence.errors import FullError, StoreError, UnsupportedError, UsageError, WhenceError
 from whence.pipeline.runner import JobState
 
@@ -373,6 +373,26 @@ def test_a_sidecar_of_another_store_makes_no_answer_wrong(store, sidecar, tmp_pa
     build_store(store)
     assert sums(sidecar) == dispatched_sums(store, tmp_path / "anew")
     check_store(store)
+
+
+def test_what_a_crashed_broker_left_of_its_topics_hinders_no_job(store, sidecar, tmp_path):
+    """It is half written, beside the file of before. Without that, the store's queues tell which are of batches."""
+    good = dispatched_sums(store, tmp_path / "anew")
+    topics = store / "config/topics.json"
+    backup = topics.rename(topics.with_name("topics.json.bak"))
+    half = backup.read_bytes()[:87]
+    for left, told in ((half, "topics.json.bak counts"), (b"", "batchconsumequeue")):
+        topics.write_bytes(left)
+        built = build_store(store, rebuild=True)
+        assert sums(sidecar) == good
+        [note] = built.notes
+        assert note.startswith(str(topics)) and told in note
+        assert build_store(store).to_dict()["notes"] == [note]
+        found = verify_store(store)
+        assert (found.damage, found.habits) == ([], (note,))
+        assert repair_store(store).is_healthy
+        assert topics.read_bytes() == left
+        backup.unlink(missing_ok=True)
 
 
 def test_a_sidecar_of_a_log_that_was_cut_and_written_anew_makes_no_answer_wrong(store, sidecar, tmp_path):

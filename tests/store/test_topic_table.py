@@ -3,13 +3,13 @@ import json
 import pytest
 
 from tests.disks import UnflushedDisk
-from whence.errors import CorruptError, UsageError
+from whence.errors import CorruptError, FormatError, UsageError
 from whence.formats.rocketmq.config import decode_config
 from whence.store.topic_table import TopicTable
 
 
-def table(folder):
-    return TopicTable(folder, UnflushedDisk(), lambda: 1_700_000_000_500)
+def table(folder, **how):
+    return TopicTable(folder, UnflushedDisk(), lambda: 1_700_000_000_500, **how)
 
 
 def written(folder):
@@ -86,6 +86,63 @@ def test_a_file_that_is_no_config_is_refused_with_its_name(tmp_path):
     (tmp_path / "config" / "topics.json").write_text("[")
     with pytest.raises(CorruptError, match=r"topics\.json"):
         table(tmp_path)
+
+
+@pytest.fixture
+def crashed(tmp_path):
+    """A broker had made a topic of batches, and then rewrote its file when it was killed."""
+    topics = table(tmp_path)
+    topics.make("b", 1, {"queue.type": "BatchCQ"})
+    path = tmp_path / "config" / "topics.json"
+    path.with_name("topics.json.bak").write_bytes(path.read_bytes())
+    return path
+
+
+@pytest.mark.parametrize("left", [None, b"", b" ", b'{"topicConfigTable":{"b":{"ord', b"\0" * 100])
+def test_what_a_crashed_broker_left_counts_for_nothing_and_the_file_before_it_does(tmp_path, crashed, left):
+    crashed.unlink()
+    if left is not None:
+        crashed.write_bytes(left)
+    asked = table(tmp_path, only_read=True)
+    assert asked.batch_topics() == ("b",)
+    assert len(asked.notes) == (left is not None)
+    assert all(note.startswith(str(crashed)) and "topics.json.bak" in note for note in asked.notes)
+    assert (crashed.read_bytes() if crashed.exists() else None) == left
+    table(tmp_path).make("new", 1)
+    assert set(written(tmp_path)["topicConfigTable"]) == {"b", "new"}
+    assert table(tmp_path).batch_topics() == ("b",)
+
+
+@pytest.mark.parametrize("backup", [None, b"", b"["])
+def test_where_no_file_can_be_read_only_who_writes_nothing_goes_on(tmp_path, crashed, backup):
+    crashed.write_bytes(b"")
+    spare = crashed.with_name("topics.json.bak")
+    spare.unlink()
+    if backup is not None:
+        spare.write_bytes(backup)
+    with pytest.raises(FormatError, match=r"topics\.json"):
+        table(tmp_path)
+    assert table(tmp_path, only_read=True).batch_topics() == ()
+    (tmp_path / "batchconsumequeue" / "b" / "0").mkdir(parents=True)
+    asked = table(tmp_path, only_read=True)
+    assert asked.batch_topics() == ("b",)
+    [note] = asked.notes
+    assert note.startswith(str(crashed)) and "batchconsumequeue" in note
+
+
+def test_a_topic_that_whence_made_is_not_lost_with_the_file_that_a_broker_wrote(tmp_path, crashed):
+    table(tmp_path).make("c", 1, {"queue.type": "BatchCQ"})
+    crashed.write_bytes(b"")
+    assert table(tmp_path).batch_topics() == ("b", "c")
+
+
+def test_what_a_broker_writes_is_noticed_by_who_began_while_it_did_so(tmp_path, crashed):
+    whole = crashed.read_bytes()
+    crashed.unlink()
+    asked = table(tmp_path, only_read=True)
+    crashed.write_bytes(whole.replace(b'"b"', b'"d"'))
+    asked.refresh()
+    assert asked.batch_topics() == ("d",)
 
 
 def test_what_a_broker_changes_is_noticed_but_not_what_it_writes_by_half(tmp_path):

@@ -313,6 +313,8 @@ def built_text(built: Built, screen: Screen) -> None:
     if built.without_folder:
         topics = ", ".join(map(printable, built.without_folder[:TOPICS_SHOWN]))
         screen.paragraph(f"No folder can be named after these topics, so they have no queues: {topics}.")
+    for note in built.notes:
+        screen.paragraph(f"{printable(note)}.")
     damage_text(built.damage, screen)
 
 

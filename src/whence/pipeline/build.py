@@ -172,6 +172,7 @@ class Built:
     queues_size: int
     fields: tuple[BuiltField, ...] = ()
     taken: tuple[Spilled, ...] = ()  # the part of the log that was scanned
+    notes: tuple[str, ...] = ()  # what else a user should know
 
     @property
     def is_healthy(self) -> bool:
@@ -208,6 +209,7 @@ class Built:
             "to_offset": self.to_offset,
             "damage": [asdict(damage) for damage in self.damage],
             "fields": {field.name: field.to_dict() for field in self.fields},
+            "notes": list(self.notes),
         }
 
 

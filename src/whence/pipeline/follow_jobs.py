@@ -72,7 +72,7 @@ def follow_indexes(
         known = known_sidecar(sidecar)
         with MessageStore(folder, options.shape, options.dialect) as store:
             shape, dialect, queue_file_size = made_like(store, options, known, None)
-        topics = TopicTable(folder, disk, now_ms)
+        topics = TopicTable(folder, disk, now_ms, only_read=True)
         log = CommitLog(folder / "commitlog")
         log.use_kernel()
         stack.callback(log.close)

@@ -102,7 +102,8 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
             refuse_lost_log(log, log_folders, (sidecar, folder), known)
         if not options.rebuild:
             refuse_another_sidecar(sidecar, options, known, log)
-        settings = _settings(store, options, known, ownership)
+        topics = TopicTable(folder, disk, now_ms, only_read=True)
+        settings = _settings(store, options, known, ownership, topics)
         place = BuildPlace(sidecar, folder if in_place else sidecar, _zone(store) if in_place else UTC)
         if known is not None and known.growing and not in_place:
             known = settled(folder, log, sidecar, known, disk)
@@ -112,7 +113,7 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
             is_all = log.end_offset(boundary=known.indexed_to) == known.indexed_to
             if is_all and is_as_left(log, place, settings, known):
                 remove_left_in_work(sidecar / WORK)
-                built = nothing_built(log, place, known)
+                built = replace(nothing_built(log, place, known), notes=topics.notes)
                 is_whole = is_complete(log, sidecar, settings.shape, known, fields)
                 if is_whole and is_computed_so(known, options.spark.conf):
                     return built
@@ -125,6 +126,7 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
         if built is None:
             noted = {} if known is None else known.fields
             built = Build(log, place, settings, known, runner, disk, noted).run()
+            built = replace(built, notes=topics.notes)
             if ownership is not None and Kind.INDEX in settings.kinds:
                 _own(folder, ownership, built, disk)
         if definitions or built.sidecar.fields or is_folder(sidecar / FOLDER):
@@ -227,7 +229,7 @@ def refuse_another_sidecar(sidecar: Path, options: JobOptions, known: Sidecar | 
 
 def settled(folder: Path, log: CommitLog, sidecar: Path, known: Sidecar, disk: Disk) -> Sidecar:
     """What ``sidecar.json`` says when what a killed follower left undone is done, as at its next start."""
-    topics = TopicTable(folder, disk, now_ms)
+    topics = TopicTable(folder, disk, now_ms, only_read=True)
     followed = FollowSettings(known.shape, known.dialect, known.queue_file_size, topics.is_batch)
     follower = Follower(log, sidecar, followed, known, disk)
     try:
@@ -281,10 +283,13 @@ def known_sidecar(sidecar: Path) -> Sidecar | None:
 
 
 def _settings(
-    store: MessageStore, options: BuildOptions, known: Sidecar | None, ownership: Ownership | None
+    store: MessageStore,
+    options: BuildOptions,
+    known: Sidecar | None,
+    ownership: Ownership | None,
+    topics: TopicTable,
 ) -> BuildSettings:
     shape, dialect, queue_file_size = made_like(store, options, known, ownership)
-    topics = TopicTable(store.folder, Disk(), now_ms)
     return BuildSettings(
         shape=shape,
         dialect=dialect,

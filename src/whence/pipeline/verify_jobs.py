@@ -246,6 +246,7 @@ class Judged:
         self._problem: Finding | None = None
         self.leaves_sidecar = False  # which readers use instead of what is judged
         self._place = self._judge(folder, sidecar)
+        self._topics = TopicTable(folder, Disk(), now_ms, only_read=True)
         self._settings = self._made_like()
 
     # -- which files -----------------------------------------------------------------------------------------------
@@ -321,6 +322,7 @@ class Judged:
     def verify(self, runner: Runner, work: Path, evaluator: Evaluator) -> Verified:
         """Check what is judged."""
         found = Verify(self._log, self._place, self._settings, runner, work, Disk(), evaluator).run()
+        found.habits += self._topics.notes
         if self._problem is not None:
             found.damage.insert(0, self._problem)
         lost = lost_offset(self._log, self._roots, self._known)
@@ -342,7 +344,7 @@ class Judged:
             shape=shape,
             dialect=dialect or self._store.dialect(),
             queue_file_size=queue_file_size,
-            batch_topics=TopicTable(self._store.folder, Disk(), now_ms).batch_topics(),
+            batch_topics=self._topics.batch_topics(),
             jobs=options.jobs,
         )
 

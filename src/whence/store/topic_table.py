@@ -2,6 +2,9 @@
 
 A broker serves no topic that is not in this file. So a topic is put into it before its first message, with as many
 queues as were written to; what a broker wrote into it stays.
+
+A broker renames the file to ``topics.json.bak`` before it writes a new one. What it finds missing, empty or cut when
+it starts counts for nothing, and the one before does: so it is here.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any
 
 from whence.errors import FormatError, NotFoundError, StoreError, UsageError
 from whence.files.disk import Disk
+from whence.files.folder import folders_in, is_file, is_folder
 from whence.files.mapped_file import read_whole
 from whence.formats.rocketmq.config import decode_config, encode_config
 from whence.formats.rocketmq.topics import LIGHT_QUEUE_PREFIX, can_be_folder
@@ -26,21 +30,46 @@ BATCH = "BatchCQ"
 
 
 class TopicTable:
-    """One table for all threads that append."""
+    """One table for all threads that append.
 
-    def __init__(self, folder: Path, disk: Disk, clock: Callable[[], int]) -> None:
+    Who writes to it cannot do without what was in it. ``only_read``: who just asks which topics are of batches can,
+    and is told so in ``notes``; then those are that have a batch queue in the store.
+    """
+
+    def __init__(self, folder: Path, disk: Disk, clock: Callable[[], int], *, only_read: bool = False) -> None:
         self._path = folder / "config" / "topics.json"
+        self._backup = self._path.with_name("topics.json.bak")
         self._disk = disk
         self._clock = clock
         self._lock = threading.Lock()
         self._seen = self._state()
-        try:
-            self._document = decode_config(read_whole(self._path, SIZE_MAX))
-        except NotFoundError:
-            self._document = {}
-        except FormatError as error:
-            raise error.at(self._path) from None
+        self.notes: tuple[str, ...] = ()
+        document, trouble = self._load()
+        if document is None and trouble is not None and not only_read:
+            raise trouble
+        self._document = document or {}
         self._table = _table_of(self._document)
+        if document is None and only_read:
+            batches = folder / "batchconsumequeue"
+            topics = folders_in(batches) if is_folder(batches) else []
+            self._table = {topic: {"attributes": {QUEUE_TYPE: BATCH}} for topic in topics}
+        if trouble is not None:
+            instead = f"{self._backup.name} counts, as when a broker starts"
+            if document is None:
+                instead = "topics of batches are those that have a folder in batchconsumequeue/"
+            self.notes = (f"{trouble}; {instead}",)
+
+    def _load(self) -> tuple[dict[str, Any] | None, FormatError | None]:
+        """What a broker would load, None if nothing; and the first file that is there and cannot be read."""
+        trouble = None
+        for path in (self._path, self._backup):
+            try:
+                return decode_config(read_whole(path, SIZE_MAX)), trouble
+            except NotFoundError:
+                continue
+            except FormatError as error:
+                trouble = trouble or error.at(path)
+        return None, trouble
 
     def refresh(self) -> None:
         """Notice what a broker changed. While it writes the file, what was known before counts."""
@@ -122,7 +151,10 @@ class TopicTable:
                 "topicConfigTable": table,
             }
             self._disk.make_folder(self._path.parent)
-            self._disk.replace(self._path, encode_config(document))
+            data = encode_config(document)
+            if is_file(self._backup):  # a broker's, which is never to count again without this topic
+                self._disk.replace(self._backup, data)
+            self._disk.replace(self._path, data)
             self._document, self._table = document, table
 
 
