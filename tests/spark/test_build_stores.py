@@ -33,6 +33,9 @@ from tests.spark.stores import (
 from whence.door import build_store, repair_store, verify_store
 from whence.errors import FullError, StoreError, UnsupportedError, UsageError, WhenceError
 from whence.pipeline.runner import JobState
+from whence.store.index_file import Shape
+from whence.store.message_store import Dialect
+from whence.store.sidecar import read_sidecar
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("spark")]
 
@@ -373,6 +376,39 @@ def test_a_sidecar_of_another_store_makes_no_answer_wrong(store, sidecar, tmp_pa
     build_store(store)
     assert sums(sidecar) == dispatched_sums(store, tmp_path / "anew")
     check_store(store)
+
+
+@pytest.mark.parametrize("job", [build_store, repair_store])
+def test_the_sidecar_of_another_store_decides_nothing(golden, store, tmp_path, job):
+    """Neither shape nor dialect nor fields are of this log: its own index shows them."""
+    made = golden("v53-clean")
+    own = made.copy(tmp_path / "golden")
+    build_store(store, fields={"size": "cast(body_size as string)"})
+    store.with_name("store.whence").rename(sidecar := own.with_name(f"{own.name}.whence"))
+    result = job(own)
+    told = read_sidecar(sidecar)
+    assert told is not None
+    assert told.shape == Shape(made.slot_capacity, made.item_capacity)
+    assert (told.dialect, told.fields) == (Dialect.V5_3, {})
+    assert [path.read_bytes() for path in sorted((sidecar / "index").iterdir())] == [
+        path.read_bytes() for path in sorted((own / "index").iterdir())
+    ]
+    if job is build_store:
+        [note] = result.notes
+        assert note.startswith(f"{sidecar / 'sidecar.json'}: is of another log") and note.endswith("size")
+        assert build_store(own).notes == ()
+
+
+def test_a_log_that_was_cut_keeps_the_shape_and_the_fields_of_its_sidecar(store, sidecar):
+    shutil.rmtree(store / "index")
+    build_store(store, slots=31, items=200, dialect="5.3", fields={"size": "cast(body_size as string)"})
+    log = sorted((store / "commitlog").iterdir())
+    for path in log[1:]:
+        path.unlink()
+    assert build_store(store).notes == ()
+    told = read_sidecar(sidecar)
+    assert told is not None
+    assert (told.shape, told.dialect, list(told.fields)) == (Shape(31, 200), Dialect.V5_3, ["size"])
 
 
 def test_what_a_crashed_broker_left_of_its_topics_hinders_no_job(store, sidecar, tmp_path):

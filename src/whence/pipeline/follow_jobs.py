@@ -18,10 +18,9 @@ from whence.pipeline.follow_state import FollowState, FollowWatcher
 from whence.pipeline.jobs import (
     JobOptions,
     definitions_of,
-    known_sidecar,
+    known_of,
     locked_sidecar,
     made_like,
-    refuse_another_sidecar,
     sidecar_of_job,
     wanted_fields,
 )
@@ -69,14 +68,13 @@ def follow_indexes(
         )
     with ExitStack() as stack:
         lock = stack.enter_context(locked_sidecar(sidecar, options, disk))
-        known = known_sidecar(sidecar)
         with MessageStore(folder, options.shape, options.dialect) as store:
+            known, _ = known_of(folder, store.commit_log, sidecar, options)
             shape, dialect, queue_file_size = made_like(store, options, known, None)
         topics = TopicTable(folder, disk, now_ms, only_read=True)
         log = CommitLog(folder / "commitlog")
         log.use_kernel()
         stack.callback(log.close)
-        refuse_another_sidecar(sidecar, options, known, log)
         settings = FollowSettings(shape, dialect, queue_file_size, topics.is_batch)
         follower = Follower(log, sidecar, settings, known, disk)
         metrics = None

@@ -44,6 +44,8 @@ from whence.store.lost_log import refuse_lost_log
 from whence.store.message_store import Dialect, MessageStore
 from whence.store.owned_store import Options, now_ms, own_store
 from whence.store.ownership import Flushed, Ownership, read_ownership
+from whence.store.same_log import is_of_another
+from whence.store.sidecar import NAME as SIDECAR_NAME
 from whence.store.sidecar import Sidecar, read_sidecar
 from whence.store.topic_table import TopicTable
 
@@ -96,13 +98,12 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
         if in_place:
             stack.enter_context(locked(folder / "lock", folder))
         store = stack.enter_context(MessageStore(folder, options.shape, options.dialect, log_folders))
-        known = known_sidecar(sidecar)
         log = store.commit_log
+        known, notes = known_of(folder, log, sidecar, options, rebuild=options.rebuild)
         if in_place or not options.rebuild:
             refuse_lost_log(log, log_folders, (sidecar, folder), known)
-        if not options.rebuild:
-            refuse_another_sidecar(sidecar, options, known, log)
         topics = TopicTable(folder, disk, now_ms, only_read=True)
+        notes += topics.notes
         settings = _settings(store, options, known, ownership, topics)
         place = BuildPlace(sidecar, folder if in_place else sidecar, _zone(store) if in_place else UTC)
         if known is not None and known.growing and not in_place:
@@ -113,7 +114,7 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
             is_all = log.end_offset(boundary=known.indexed_to) == known.indexed_to
             if is_all and is_as_left(log, place, settings, known):
                 remove_left_in_work(sidecar / WORK)
-                built = replace(nothing_built(log, place, known), notes=topics.notes)
+                built = replace(nothing_built(log, place, known), notes=notes)
                 is_whole = is_complete(log, sidecar, settings.shape, known, fields)
                 if is_whole and is_computed_so(known, options.spark.conf):
                     return built
@@ -126,7 +127,7 @@ def build_indexes(folder: Path, options: BuildOptions, watcher: Watcher | None =
         if built is None:
             noted = {} if known is None else known.fields
             built = Build(log, place, settings, known, runner, disk, noted).run()
-            built = replace(built, notes=topics.notes)
+            built = replace(built, notes=notes)
             if ownership is not None and Kind.INDEX in settings.kinds:
                 _own(folder, ownership, built, disk)
         if definitions or built.sidecar.fields or is_folder(sidecar / FOLDER):
@@ -218,15 +219,6 @@ def log_folders_of(folder: Path, ownership: Ownership | None) -> tuple[Path, ...
     return (folder / "commitlog",) if ownership is None else tuple(ownership.settings.log_paths(folder))
 
 
-def refuse_another_sidecar(sidecar: Path, options: JobOptions, known: Sidecar | None, log: CommitLog) -> None:
-    """UsageError if a folder that a user named is the sidecar of another log, and not just of this one as it was."""
-    if options.out is not None and known is not None and known.is_of_another(log, sidecar):
-        raise UsageError(
-            f"--out {sidecar}: is the sidecar of another log, whose indexes would go; name another folder, "
-            "or say whence build --rebuild"
-        )
-
-
 def settled(folder: Path, log: CommitLog, sidecar: Path, known: Sidecar, disk: Disk) -> Sidecar:
     """What ``sidecar.json`` says when what a killed follower left undone is done, as at its next start."""
     topics = TopicTable(folder, disk, now_ms, only_read=True)
@@ -280,6 +272,25 @@ def known_sidecar(sidecar: Path) -> Sidecar | None:
     ):
         return known
     return None
+
+
+def known_of(
+    folder: Path, log: CommitLog, sidecar: Path, options: JobOptions, *, rebuild: bool = False
+) -> tuple[Sidecar | None, tuple[str, ...]]:
+    """The same, if it is of this log; and what a user should know if it is of another one.
+
+    UsageError if that lies in a folder that the user named, unless all is to be built anew: its indexes would go.
+    """
+    known = known_sidecar(sidecar)
+    if known is None or not is_of_another(known, log, sidecar, folder if known.in_place else sidecar):
+        return known, ()
+    if options.out is not None and not rebuild:
+        raise UsageError(
+            f"--out {sidecar}: is the sidecar of another log, whose indexes would go; name another folder, "
+            "or say whence build --rebuild"
+        )
+    fields = f", nor do its fields: {', '.join(known.fields)}" if known.fields else ""
+    return None, (f"{sidecar / SIDECAR_NAME}: is of another log, so its shape and dialect do not count{fields}",)
 
 
 def _settings(

@@ -30,12 +30,12 @@ from whence.pipeline.jobs import (
     BuildOptions,
     JobOptions,
     build_indexes,
+    known_of,
     known_sidecar,
     locked,
     locked_sidecar,
     log_folders_of,
     made_like,
-    refuse_another_sidecar,
     settled,
     sidecar_of_job,
 )
@@ -206,9 +206,8 @@ class _Turn:
         stack.enter_context(locked_sidecar(self.sidecar, self.options, disk))
         if self.options.in_place or self.is_own:
             stack.enter_context(locked(self.folder / "lock", self.folder))
-        known = known_sidecar(self.sidecar)
         with closing(CommitLog(*log_folders_of(self.folder, read_ownership(self.folder)))) as log:
-            refuse_another_sidecar(self.sidecar, self.options, known, log)
+            known, _ = known_of(self.folder, log, self.sidecar, self.options)
             if known is not None and known.growing:
                 settled(self.folder, log, self.sidecar, known, disk)
 

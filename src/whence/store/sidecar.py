@@ -127,28 +127,6 @@ class Sidecar:
                 return count
         return len(marks)
 
-    def is_of_another(self, log: CommitLog, root: Path) -> bool:
-        """Whether a sidecar surely belongs to another log, and not to this one as it was before it was cut.
-
-        The oldest index file of ``root`` that leads into this log tells: a cut takes the end of a log, not its begin.
-        """
-        if self.same_marks(log):
-            return False
-        for name in self.index_names:
-            try:
-                header = IndexFile(root / "index" / name).header()
-            except (FormatError, StoreError):
-                continue
-            begin = header.begin_physical_offset
-            if header.next_item > FIRST_ITEM and begin >= log.begin_offset:
-                try:
-                    return log.read(begin).store_timestamp_ms != header.begin_timestamp_ms
-                except NotFoundError:
-                    return False
-                except FormatError:
-                    return begin < log.end_offset()  # in the midst of another record
-        return False
-
     def believed(self, log: CommitLog) -> tuple[tuple[int, int], ...]:
         """What of the log is indexed for sure: nothing of another log, and behind the last record only blanks.
 
