@@ -52,6 +52,8 @@ from whence.store.sidecar import Mark, Sidecar, indexed_stretches, join_indexed,
 from whence.store.spill import Spilled, Stretch
 from whence.store.stretch_rows import proven_stretches
 
+FIELDS_WORK = "fields"  # what the names of their folders in work/ begin with
+
 
 class FieldEvaluator(Protocol):
     """Who evaluates expressions; on Spark that is :class:`whence.pipeline.field_evaluation.Evaluator`."""
@@ -126,7 +128,7 @@ class FieldBuild:
         self._evaluator = evaluator
         self._runner = CountedRunner(runner)
         self._disk = disk
-        self._work = folder / WORK / own_name("fields")
+        self._work = folder / WORK / own_name(FIELDS_WORK)
         self._damage: dict[tuple[str, int], Damage] = {}
         self._failures: dict[str, FieldError] = {}
 

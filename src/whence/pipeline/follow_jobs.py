@@ -24,6 +24,7 @@ from whence.pipeline.jobs import (
     sidecar_of_job,
     wanted_fields,
 )
+from whence.pipeline.left_build import let_go
 from whence.pipeline.metrics import MetricsServer
 from whence.pipeline.runner import Runner
 from whence.pipeline.session import open_session
@@ -68,6 +69,7 @@ def follow_indexes(
         )
     with ExitStack() as stack:
         lock = stack.enter_context(locked_sidecar(sidecar, options, disk))
+        let_go(sidecar, disk)  # of what a build that was killed published, the follower keeps what is said of it
         with MessageStore(folder, options.shape, options.dialect) as store:
             known, _ = known_of(folder, store.commit_log, sidecar, options)
             shape, dialect, queue_file_size = made_like(store, options, known, None)

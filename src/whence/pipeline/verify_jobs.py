@@ -39,6 +39,7 @@ from whence.pipeline.jobs import (
     settled,
     sidecar_of_job,
 )
+from whence.pipeline.left_build import has_published, let_go
 from whence.pipeline.repair import Mended, Repair, Repaired
 from whence.pipeline.runner import Runner, Watcher
 from whence.pipeline.seen import MadeLike, believed
@@ -102,7 +103,9 @@ def verify_indexes(folder: Path, options: JobOptions, watcher: Watcher | None = 
         )
         runner = Runner(spark, watcher)
         work = stack.enter_context(work_folder(sidecar, is_local=runner.is_local))
-        return judged.verify(runner, work, Evaluator(spark, runner))
+        found = judged.verify(runner, work, Evaluator(spark, runner))
+        judged.see_that_nobody_built(found)
+        return found
 
 
 def _is_left_growing(sidecar: Path) -> bool:
@@ -175,6 +178,8 @@ class _Turn:
             judged = Judged(stack, self.folder, self.sidecar, options)
             judged.refuse_lost_log()
             found = judged.verify(self.runner, work, self.evaluator)
+            if options.dry_run:
+                judged.see_that_nobody_built(found)
             is_built_anew = judged.is_built_anew(found)
             damage = judged.planned(found) if options.dry_run else found.damage
             told = set(repaired.left)  # damage of the log, in every turn
@@ -244,6 +249,8 @@ class Judged:
         self._roots, self._known = (sidecar, folder), known_sidecar(sidecar)
         self._problem: Finding | None = None
         self.leaves_sidecar = False  # which readers use instead of what is judged
+        self._sidecar = sidecar
+        self._sidecar_state = _state_of(sidecar / SIDECAR_NAME)
         self._place = self._judge(folder, sidecar)
         self._topics = TopicTable(folder, Disk(), now_ms, only_read=True)
         self._settings = self._made_like()
@@ -330,6 +337,25 @@ class Judged:
             found.damage.insert(0, Finding(self._log_folders[0], 0, FindingKind.GAP, what, REPAIR_LOST))
         return found
 
+    def see_that_nobody_built(self, found: Verified) -> None:
+        """Who builds meanwhile, or was killed then, leaves files ahead of sidecar.json: that is no damage.
+
+        It cannot be told from damage either, so where something is damaged nothing is said of it.
+        """
+        is_ours = self._place.claim is not None or self._problem is not None
+        if not is_ours or not (found.is_badly_indexed or any(each.damage for each in found.fields.values())):
+            return
+        sidecar = self._sidecar
+        if (holder := lock_holder(sidecar / "lock")) is not None:
+            raise LockedError(f"{sidecar}: process {holder} is at work there; verify when it has ended")
+        if _state_of(sidecar / SIDECAR_NAME) != self._sidecar_state:
+            raise StoreError(f"{sidecar}: a whence build was at work there meanwhile; verify again")
+        if has_published(sidecar, known_sidecar(sidecar)):
+            raise StoreError(
+                f"{sidecar}: a whence build was killed; whence build puts right what it left, and then it can be "
+                "verified"
+            )
+
     def _made_like(self) -> VerifySettings:
         options, claim, place = self._options, self._place.claim, self._place
         shape, dialect, queue_file_size = self._shape, None, None
@@ -397,6 +423,8 @@ class Judged:
 
     def mend(self, found: Verified, runner: Runner, work: Path, disk: Disk) -> list[Mended]:
         """Mend what is judged, file by file."""
+        if found.is_badly_indexed:
+            let_go(self._sidecar, disk)
         repair = Repair(self._log, self._log_folders, self._place, self._settings, runner, work, disk)
         mended = repair.run(found)
         if mended and self._ownership is not None:
@@ -456,6 +484,15 @@ def _is_as_left(folder: Path, known: Sequence[str], newest: IndexHeader) -> bool
             return decode_header(file.read(0, HEADER_SIZE)).item_count <= newest.item_count
     except (FormatError, StoreError):
         return True
+
+
+def _state_of(path: Path) -> tuple[int, int] | None:
+    """By which one sees that a file was written anew; None if it is not there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino
 
 
 def _is_of(claim: Sidecar, log: CommitLog) -> bool:
