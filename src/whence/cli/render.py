@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ BINARY_SHOWN = 256  # bytes of a body that is no text; JSON has them all
 TOPICS_SHOWN = 20
 DAMAGE_SHOWN = 20
 LOG_FILES_SHOWN = 20
+BUILT_FILES = (("index", "index file"), ("queues", "queue file"), ("times", "time file"))
 
 WHY_EMPTY = {
     "damaged": "part of the log cannot be read, and it may be there. The damage is listed below",
@@ -297,14 +298,16 @@ def built_text(built: Built, screen: Screen) -> None:
         screen.paragraph(f"Nothing is missing: the log is indexed up to its end, at offset {built.to_offset}.")
     elif built.messages:
         rate = size_text(int(built.bytes_read / max(built.elapsed_s, 0.001)))
+        messages = counted(built.messages, "message")
+        done = f"Indexed {messages} under {counted(built.items, 'key')}"
+        if not built.count_of("index") and not built.count_of("queues"):
+            done = f"Noted the times of {messages}"
         screen.paragraph(
-            f"Indexed {counted(built.messages, 'message')} under {counted(built.items, 'key')}, from offset "
-            f"{built.from_offset} to {built.to_offset}: {size_text(built.bytes_read)} in {built.elapsed_s:.1f} s, "
-            f"{rate} a second."
+            f"{done}, from offset {built.from_offset} to {built.to_offset}: {size_text(built.bytes_read)} in "
+            f"{built.elapsed_s:.1f} s, {rate} a second."
         )
-        index, queues, times = (built.count_of(kind) for kind in ("index", "queues", "times"))
-        made = f"{counted(index, 'index file')}, {counted(queues, 'queue file')} and {counted(times, 'time file')}"
-        screen.paragraph(f"{made} were written to {printable(_near(built.root))}.")
+        for line in _written(built):
+            screen.paragraph(line)
     for field in built.fields:
         screen.paragraph(
             f"Field {field.name}: {counted(field.new_items, 'value')} from offset {field.from_offset} to "
@@ -316,6 +319,19 @@ def built_text(built: Built, screen: Screen) -> None:
     for note in built.notes:
         screen.paragraph(f"{printable(note)}.")
     damage_text(built.damage, screen)
+
+
+def _written(built: Built) -> Iterator[str]:
+    """How many files were made, and where: time blocks lie in the sidecar, also where the rest is in the store."""
+    made: dict[Path, list[str]] = {}
+    for kind, noun in BUILT_FILES:
+        if paths := [Path(file.path) for file in built.files if file.kind == kind]:
+            folder = paths[0].parents[1] if kind == "times" else built.root
+            made.setdefault(folder, []).append(counted(len(paths), noun))
+    for folder, (*others, last) in made.items():
+        listed = f"{', '.join(others)} and {last}" if others else last
+        were = "was" if listed.startswith("1 ") and not others else "were"
+        yield f"{listed} {were} written to {printable(_near(folder))}."
 
 
 def exported_text(exported: Exported, screen: Screen) -> None:
