@@ -1,13 +1,14 @@
-"""What build says in words. Its tasks run in this process."""
+"""What build and verify say in words. Their tasks run in this process."""
 
+import json
 import re
 
 import pytest
 
 import whence
-from tests.pipeline.test_build import unflushed
+from tests.pipeline.test_build import SMALL, build, grow, unflushed
 from tests.pipeline.test_build_faults import begin_store, records
-from tests.pipeline.test_repair import without_spark
+from tests.pipeline.test_repair import files_in, without_spark
 
 __all__ = ["unflushed", "without_spark"]
 
@@ -43,3 +44,28 @@ def test_a_build_of_a_store_of_our_own_says_that_it_made_time_blocks(told, tmp_p
     text = told("build", "store")
     assert text.startswith("Noted the times of 30 messages, from offset 0 to ")
     assert text.endswith(" 1 time file was written to store.whence.")
+
+
+def test_verify_says_how_much_of_the_log_is_not_indexed_yet(store, told, tmp_path):
+    build(store, tmp_path / "store.whence", **SMALL)
+    assert "not indexed" not in told("verify", "store")
+    grow(store, records(75))
+    document = json.loads(told("verify", "store", "--json"))
+    assert (document["healthy"], document["log"]["messages"]) == (True, 75)
+    text = told("verify", "store")
+    assert text.startswith("Healthy: log and indexes agree.")
+    assert f"; 15 of them, from offset {document['judged_to_offset']} on, are not indexed yet" in text
+
+
+def test_verify_counts_each_finding_once(store, told, tmp_path):
+    grow(store, records(700))
+    build(store, tmp_path / "store.whence", **SMALL)
+    for path in files_in(tmp_path / "store.whence", "consumequeue"):
+        path.write_bytes(bytes(path.stat().st_size))
+    document = json.loads(told("verify", "store", "--json"))
+    count = document["queues"]["missing"]
+    assert count == 700 == len(document["damage"]) + document["unlisted"]
+    text = told("verify", "store")
+    assert text.startswith(f"Damaged: {count} findings.")
+    assert document["unlisted"] > 0
+    assert f"... and {document['unlisted']} findings that are counted, but not listed" in text

@@ -360,7 +360,9 @@ def verified_text(verified: Verified, screen: Screen) -> None:
         screen.line(f"{screen.green('Healthy')}: log and indexes agree.")
     else:
         screen.line(f"{screen.red('Damaged')}: {counted(len(verified.damage) + verified.unlisted, 'finding')}.")
-    screen.line(f"log       {log}")
+    if verified.not_indexed_yet:
+        log += f"; {verified.not_indexed_yet} of them, from offset {verified.judged_to} on, are not indexed yet"
+    screen.paragraph(f"log       {log}", "          ", "")
     index = f"{counted(verified.files, 'file')}, {counted(verified.items, 'item')}{_badly(verified.index)}"
     screen.line(f"index     {index}, dialect {verified.dialect}")
     queues = f"{counted(verified.queue_count, 'queue')}, {counted(verified.entries, 'entry', 'entries')}"
@@ -372,6 +374,8 @@ def verified_text(verified: Verified, screen: Screen) -> None:
     for habit in verified.habits:
         screen.paragraph(f"no damage {habit}", "          ")
     findings_text(verified.damage, screen)
+    if verified.unlisted:
+        screen.line(f"  ... and {counted(verified.unlisted, 'finding')} that are counted, but not listed")
     if verified.is_badly_indexed or verified.damaged_fields:
         screen.line('"whence repair" mends it; with --dry-run it only tells.')
 

@@ -46,7 +46,7 @@ class VerifiedField:
 
     def add(self, findings: Findings) -> None:
         """Take over what a task found. One wrong byte builds the field anew: its files are made together."""
-        self.damage += [replace(finding, repair=REPAIR_FIELD) for finding in findings.told]
+        self.damage += [replace(finding, repair=REPAIR_FIELD) for finding in findings.listed]
         self.unlisted += findings.unlisted_count
         self.counts.update(findings.counts)
 

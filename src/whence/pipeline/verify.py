@@ -168,6 +168,11 @@ class Verified:
         return tuple(sorted({topic for spilled in self.judged for topic in spilled.without_folder}))
 
     @property
+    def not_indexed_yet(self) -> int:
+        """Messages behind what is judged: an index need not know them before it grows the next time."""
+        return self.messages - sum(spilled.message_count for spilled in self.judged)
+
+    @property
     def is_badly_indexed(self) -> bool:
         """Whether something else than log, checkpoint and fields is damaged."""
         in_fields = sum(len(each.damage) for each in self.fields.values())
@@ -189,6 +194,7 @@ class Verified:
             "dialect": None if self.dialect is None else str(self.dialect),
             "habits": list(self.habits),
             "judged": str(self.root),
+            "judged_to_offset": self.judged_to,
             "damage": [finding.to_dict() for finding in self.damage],
             "unlisted": self.unlisted,
             "elapsed_s": round(self.elapsed_s, 3),
@@ -492,7 +498,7 @@ def _before(taken: Sequence[Spilled], to_offset: int | None) -> tuple[Spilled, .
 
 def _add(found: Verified, findings: Findings, counts: Counter[FindingKind]) -> None:
     """Take over what a task found."""
-    found.damage += findings.told
+    found.damage += findings.listed
     found.unlisted += findings.unlisted_count
     counts.update(findings.counts)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -90,14 +89,6 @@ class Findings:
     @property
     def unlisted_count(self) -> int:
         return self.total - len(self.listed)
-
-    @property
-    def told(self) -> Sequence[Finding]:
-        """What is listed; where more was counted, one line says so."""
-        if not self.unlisted_count:
-            return self.listed
-        what = f"{self.unlisted_count} more findings are counted but not listed"
-        return [*self.listed, replace(self.listed[-1], detail=what)]
 
 
 def summed(counts: Counter[FindingKind]) -> dict[str, int]:
