@@ -39,7 +39,7 @@ from whence.pipeline.field_failure import FieldError
 from whence.pipeline.field_tasks import FieldTask, MadeField, build_field_task
 from whence.pipeline.plan import plan_index
 from whence.pipeline.scanning import walk_log
-from whence.pipeline.sidecar_folder import WORK
+from whence.pipeline.sidecar_folder import FIELDS_WORK, WORK
 from whence.pipeline.task_runner import CountedRunner, TaskRunner
 from whence.pipeline.tasks import IndexTask, Kind, own_name
 from whence.store.commit_log import CommitLog
@@ -51,8 +51,6 @@ from whence.store.log_scan import LogScan
 from whence.store.sidecar import Mark, Sidecar, indexed_stretches, join_indexed, meets
 from whence.store.spill import Spilled, Stretch
 from whence.store.stretch_rows import proven_stretches
-
-FIELDS_WORK = "fields"  # what the names of their folders in work/ begin with
 
 
 class FieldEvaluator(Protocol):

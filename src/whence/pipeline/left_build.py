@@ -12,9 +12,7 @@ from pathlib import Path
 
 from whence.errors import FormatError, StoreError
 from whence.files.disk import Disk
-from whence.files.folder import folders_in, is_folder, remove_tree
-from whence.pipeline.build import WORK
-from whence.pipeline.fields import FIELDS_WORK
+from whence.pipeline.sidecar_folder import FIELDS_WORK, GONE, WORK, left_in_work, remove_left_in_work
 from whence.pipeline.tasks import MadeFile, own_name, read_made
 from whence.store.sidecar import Sidecar
 
@@ -22,9 +20,7 @@ from whence.store.sidecar import Sidecar
 def has_published(sidecar: Path, claim: Sidecar | None) -> bool:
     """Whether a build was killed that may have renamed files already. ``claim``: what ``sidecar.json`` says."""
     work = sidecar / WORK
-    if not is_folder(work):
-        return False
-    if any(name.startswith(FIELDS_WORK) for name in folders_in(work)):
+    if any(name.startswith(FIELDS_WORK) for name in left_in_work(work)):
         return True  # of which nothing tells how far it came
     made: list[MadeFile] = []
     for note in work.glob("*/*.made"):
@@ -35,11 +31,11 @@ def has_published(sidecar: Path, claim: Sidecar | None) -> bool:
 
 
 def let_go(sidecar: Path, disk: Disk) -> None:
-    """Remove what builds left in ``work/``, each at once: half of it would look like more that was published."""
+    """Remove what jobs left in ``work/``, each at once: half of it would look like more that was published."""
     work = sidecar / WORK
-    if not is_folder(work):
-        return
-    for name in folders_in(work):
-        disk.rename(work / name, work / own_name("gone"))
-    disk.flush_folder(work)
-    remove_tree(work)
+    left = left_in_work(work)
+    for name in left:
+        disk.rename(work / name, work / own_name(GONE))
+    if left:
+        disk.flush_folder(work)
+    remove_left_in_work(work)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from whence.errors import StoreError, UsageError
 from whence.files.disk import aside_of
-from whence.files.folder import folders_in, is_folder
+from whence.files.folder import folders_in, is_folder, remove_tree
 from whence.files.lock import StoreLock, is_lock_file
 from whence.store.field_claim import FOLDER as FIELDS
 from whence.store.log_tail import CUT
@@ -24,12 +24,14 @@ from whence.store.sidecar import NAME
 LOCK = "lock"
 WORK = "work"
 FOLLOW = "follow"  # in work/
+FIELDS_WORK = "fields"  # what the names of their folders in work/ begin with
+GONE = "gone"  # and of those that are being removed
 CHECKPOINT = "checkpoint"
 VERIFY_PREFIX = "verify-"
 BUILT = ("index", *QUEUES, "times")
 LOCKED_NAMES = {LOCK, *BUILT, FIELDS, WORK, CHECKPOINT, CUT, aside_of(Path(NAME)).name}
 """All that is put into a sidecar before its first ``sidecar.json``, by who holds its lock, which stays there."""
-WORK_NAME = re.compile(rf"[0-9a-f]{{16}}|fields-[0-9a-f]{{16}}|{FOLLOW}")
+WORK_NAME = re.compile(rf"(?:(?:{FIELDS_WORK}|{GONE})-)?[0-9a-f]{{16}}|{FOLLOW}")
 """Of a build, of its fields, and of a follower, in work/."""
 
 
@@ -55,11 +57,16 @@ def check_sidecar_folder(folder: Path, given: str) -> None:
         )
 
 
+def left_in_work(work: Path) -> list[str]:
+    """The names of the folders in ``work/`` that are of jobs."""
+    return [name for name in folders_in(work) if WORK_NAME.fullmatch(name)] if is_folder(work) else []
+
+
 def remove_left_in_work(work: Path, kept: str | None = None) -> None:
     """Remove what others left in ``work/`` that were killed, and then the folder itself if nothing else is in it."""
-    for name in folders_in(work) if is_folder(work) else ():
-        if WORK_NAME.fullmatch(name) and name != kept:
-            shutil.rmtree(work / name, ignore_errors=True)
+    for name in left_in_work(work):
+        if name != kept:
+            remove_tree(work / name)
     with suppress(OSError):
         work.rmdir()
 

@@ -40,12 +40,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from whence.errors import FormatError, NotFoundError, StoreError, UnsupportedError
+from whence.errors import FormatError, NotFoundError, UnsupportedError
 from whence.files.disk import Disk
 from whence.files.mapped_file import read_whole
 from whence.formats.own_json import decode_own_json, number, text
 from whence.formats.rocketmq.consume_queue import ENTRY_SIZE
-from whence.formats.rocketmq.index_file import FIRST_ITEM, NO_HEADER, IndexHeader
+from whence.formats.rocketmq.index_file import NO_HEADER, IndexHeader
 from whence.store.commit_log import CommitLog
 from whence.store.field_claim import (
     FieldClaim,
