@@ -270,7 +270,8 @@ def repair_store(
     A store that whence did not make is only read, and its sidecar gets what is right, unless ``in_place`` allows to
     change it. ``cut_tail`` cuts off what lies behind the log's last whole record. ``dry_run`` only tells.
     """
-    from whence.pipeline.verify_jobs import RepairOptions, repair_indexes
+    from whence.pipeline.judged import RepairOptions
+    from whence.pipeline.verify_jobs import repair_indexes
 
     folder = _folder_of_job(path)
     options = RepairOptions(**_job_options(asked), in_place=in_place, cut_tail=cut_tail, dry_run=dry_run)

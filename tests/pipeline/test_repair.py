@@ -23,9 +23,10 @@ from whence.files.lock import StoreLock
 from whence.formats.rocketmq.checkpoint import decode_checkpoint, encode_checkpoint
 from whence.pipeline import jobs, verify_jobs
 from whence.pipeline.jobs import BuildOptions, JobOptions, build_indexes
+from whence.pipeline.judged import RepairOptions
 from whence.pipeline.repair import Repaired
 from whence.pipeline.verify import Verified
-from whence.pipeline.verify_jobs import RepairOptions, repair_indexes, verify_indexes
+from whence.pipeline.verify_jobs import repair_indexes, verify_indexes
 from whence.store.findings import LISTED_MAX, FindingKind
 from whence.store.message_store import Dialect
 

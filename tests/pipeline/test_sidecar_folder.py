@@ -18,8 +18,9 @@ from whence.errors import StoreError, UnsupportedError, UsageError
 from whence.pipeline.build import Build
 from whence.pipeline.follow_jobs import FollowOptions, follow_indexes
 from whence.pipeline.jobs import BuildOptions, JobOptions, build_indexes
+from whence.pipeline.judged import RepairOptions
 from whence.pipeline.verify import work_folder
-from whence.pipeline.verify_jobs import RepairOptions, repair_indexes, verify_indexes
+from whence.pipeline.verify_jobs import repair_indexes, verify_indexes
 from whence.store.index_file import Shape
 from whence.store.sidecar import read_sidecar
 
