@@ -10,7 +10,7 @@ from tests.store.test_index_check import Row, built
 from whence.formats.rocketmq.index_file import IndexHeader
 from whence.pipeline.index_parts import FileEnds, IndexPart, plan_parts, read_ends, shapes_of
 from whence.store.index_file import DEFAULT_SHAPE, Shape
-from whence.store.spill import MessageItems
+from whence.store.spilled import MessageItems
 
 T = 1_700_000_000_000
 SHAPE = Shape(5, 7)  # six items

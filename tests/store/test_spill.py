@@ -32,19 +32,8 @@ from whence.formats.time_blocks import decode_time_blocks
 from whence.kernels.checks import OPTIONAL
 from whence.kernels.queues import QUEUED
 from whence.store import log_scan, spill
-from whence.store.spill import (
-    NOWHERE,
-    Recipe,
-    Spilled,
-    SpilledItems,
-    Stretch,
-    group_of,
-    read_spilled,
-    spill_stretch,
-    spilled_items,
-    spilled_runs,
-    spilled_times,
-)
+from whence.store.spill import NOWHERE, Recipe, Spilled, Stretch, group_of, read_spilled, spill_stretch
+from whence.store.spilled import SpilledItems, spilled_items, spilled_runs, spilled_times
 
 T = 1_700_000_000_000
 BASE = 3 << 30  # a position in the log's file is far from an offset

@@ -27,7 +27,8 @@ from whence.store.index_check import IndexCheck, IndexFindings
 from whence.store.index_file import Shape
 from whence.store.queue_builder import BATCH_FILE_SIZE
 from whence.store.queue_check import QueueCheck, QueueFindings, StartedCheck
-from whence.store.spill import TIMES_SIZE_MAX, spilled_items, spilled_runs, spilled_times
+from whence.store.spill import TIMES_SIZE_MAX
+from whence.store.spilled import spilled_items, spilled_runs, spilled_times
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

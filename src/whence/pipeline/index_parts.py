@@ -31,7 +31,7 @@ from whence.formats.rocketmq.index_file import (
 )
 from whence.pipeline.scanning import SpilledLog
 from whence.store.index_file import DEFAULT_SHAPE, IndexFile, Shape
-from whence.store.spill import MessageItems
+from whence.store.spilled import MessageItems
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

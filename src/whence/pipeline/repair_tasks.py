@@ -19,7 +19,7 @@ from whence.store.index_builder import BuiltFile, IndexBuilder
 from whence.store.index_file import Shape
 from whence.store.log_scan import LogScan
 from whence.store.queue_builder import QueueBuilder
-from whence.store.spill import spilled_runs
+from whence.store.spilled import spilled_runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from whence.pipeline.plan import ItemRange, LogFilePlace, cut_log, item_ranges, 
 from whence.pipeline.task_runner import TaskRunner
 from whence.pipeline.tasks import ScanTask, scan_stretch_task
 from whence.store.commit_log import CommitLog
-from whence.store.spill import MessageItems, Recipe, Spilled, SpilledItems, Stretch, walk_stretch
+from whence.store.spill import Recipe, Spilled, Stretch, walk_stretch
+from whence.store.spilled import MessageItems, SpilledItems
 
 
 def cut_stretches(

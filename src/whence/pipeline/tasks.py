@@ -35,16 +35,8 @@ from whence.store.index_builder import BuiltFile, IndexBuilder
 from whence.store.index_file import Shape
 from whence.store.queue_builder import BATCH_FILE_SIZE, QueueBuilder
 from whence.store.queue_files import QUEUES, cut_queue, newest_below
-from whence.store.spill import (
-    Items,
-    Recipe,
-    Spilled,
-    Stretch,
-    spill_stretch,
-    spilled_items,
-    spilled_runs,
-    spilled_times,
-)
+from whence.store.spill import Recipe, Spilled, Stretch, spill_stretch
+from whence.store.spilled import Items, spilled_items, spilled_runs, spilled_times
 
 TAKEN = "taken"  # the names of the spills that a build goes on with, in order
 MADE_SIZE_MAX = 1 << 30

@@ -58,7 +58,8 @@ from whence.store.message_store import Dialect, read_checkpoint
 from whence.store.queue_files import is_of_kind, misplaced_queues, queue_folders, queues_size
 from whence.store.sidecar import NAME as SIDECAR_NAME
 from whence.store.sidecar import Sidecar, indexed_stretches
-from whence.store.spill import Recipe, Spilled, Stretch, group_of, spilled_times
+from whence.store.spill import Recipe, Spilled, Stretch, group_of
+from whence.store.spilled import spilled_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -49,7 +49,8 @@ from whence.store.sidecar import (
     thinned_marks,
 )
 from whence.store.sidecar_expiry import expired_of
-from whence.store.spill import NOWHERE, Spilled, spilled_items, spilled_runs, spilled_times
+from whence.store.spill import NOWHERE, Spilled
+from whence.store.spilled import spilled_items, spilled_runs, spilled_times
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

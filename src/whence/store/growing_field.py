@@ -18,7 +18,8 @@ from whence.formats.rocketmq.index_file import FIRST_ITEM, IndexHeader
 from whence.store.field_spill import spilled_values
 from whence.store.index_builder import BuiltFile, IndexBuilder
 from whence.store.index_file import Shape
-from whence.store.spill import Spilled, spilled_items
+from whence.store.spill import Spilled
+from whence.store.spilled import spilled_items
 
 
 class GrowingField:
