@@ -397,6 +397,33 @@ def test_a_sidecar_that_was_made_otherwise_is_made_anew(tmp_path):
         scenario.check()
 
 
+def test_a_log_of_which_no_record_is_said_to_be_indexed_is_followed_from_its_first(tmp_path):
+    scenario = Scenario(tmp_path, 6004)
+    scenario.grow()
+    scenario.sidecar.mkdir()
+    nothing = scenario.made.follower(scenario.store, scenario.sidecar)[0].claim
+    replace(nothing, indexed=((0, 100),)).write(scenario.sidecar, UnflushedDisk())
+    scenario.follow()
+    scenario.check()
+
+
+@pytest.mark.parametrize("further", [100, 1500, 200_000])
+def test_an_end_that_the_log_does_not_have_is_not_believed(tmp_path, further):
+    scenario = Scenario(tmp_path, 6003)
+    scenario.file_size, scenario.made = 4096, Made(Shape(7, 20))
+    scenario.records = place([message(keys=f"k{at}", topic="T", at=at) for at in range(60)], file_size=4096)
+    scenario.grow(30)
+    scenario.follow()
+    claim = read_sidecar(scenario.sidecar)
+    assert claim is not None
+    replace(claim, indexed=((0, claim.indexed_to + further),)).write(scenario.sidecar, UnflushedDisk())
+    scenario.follow()
+    scenario.check()
+    scenario.grow()
+    scenario.follow()
+    scenario.check()
+
+
 def test_a_spill_of_another_part_of_the_log_is_refused(tmp_path):
     scenario = Scenario(tmp_path, 6002)
     scenario.grow()

@@ -174,11 +174,15 @@ class Follower:
         """What of ``sidecar.json`` is still true of the log; None if nothing is that could be gone on with."""
         claim: Sidecar | None = self._claim
         assert claim is not None
-        if not self._settings.made(claim) or not claim.indexed:
+        if not self._settings.made(claim):
             return None
         if not claim.is_of(self._log):
             claim = claim.cut_to_mark(self._log)
-        if claim is None or not max(self._log.begin_offset, claim.last_record_offset + 1) <= claim.indexed_to:
+        else:  # the log's end is looked for behind what is indexed, so that must not be more than there is
+            claim = replace(claim, indexed=claim.believed(self._log))
+        if claim is None or not claim.indexed:
+            return None
+        if not max(self._log.begin_offset, claim.last_record_offset + 1) <= claim.indexed_to:
             return None
         if claim.lacks_file(self._log):
             return None
