@@ -80,6 +80,7 @@ class Made:
     shape: Shape
     dialect: Dialect = Dialect.V5_5
     queue_file_size: int = QUEUE_FILE_SIZE
+    batch_topics: tuple[str, ...] = ()
 
     def build(self, store: Path, sidecar: Path) -> dict[str, bytes]:
         """What a build makes of the log, from nothing."""
@@ -89,12 +90,20 @@ class Made:
 
     def build_on(self, store: Path, sidecar: Path) -> Built:
         """What a build does that goes on with what is there."""
-        return build(store, sidecar, shape=self.shape, dialect=self.dialect, queue_file_size=self.queue_file_size)
+        return build(
+            store,
+            sidecar,
+            shape=self.shape,
+            dialect=self.dialect,
+            queue_file_size=self.queue_file_size,
+            batch_topics=self.batch_topics,
+        )
 
     def follower(self, store: Path, sidecar: Path, disk: Disk | None = None) -> tuple[Follower, CommitLog]:
         sidecar.mkdir(exist_ok=True)
         log = CommitLog(store / "commitlog")
-        settings = FollowSettings(self.shape, self.dialect, self.queue_file_size)
+        is_batch = self.batch_topics.__contains__
+        settings = FollowSettings(self.shape, self.dialect, self.queue_file_size, is_batch)
         return Follower(log, sidecar, settings, read_sidecar(sidecar), disk or UnflushedDisk()), log
 
     def follow(self, store: Path, sidecar: Path, random: Random, disk: Disk | None = None) -> None:
@@ -103,13 +112,20 @@ class Made:
         try:
             if not follower.check():
                 return
-            steps(follower, log, random, self.dialect, sidecar)
+            steps(follower, log, random, self.dialect, sidecar, self.batch_topics)
             follower.close()
         finally:
             log.close()
 
 
-def steps(follower: Follower, log: CommitLog, random: Random, dialect: Dialect, sidecar: Path) -> None:
+def steps(
+    follower: Follower,
+    log: CommitLog,
+    random: Random,
+    dialect: Dialect,
+    sidecar: Path,
+    batch_topics: tuple[str, ...] = (),
+) -> None:
     """Put what there is, in batches or spills, and publish now and then."""
     end = log.end_offset(boundary=follower.end_offset)
     offsets = [
@@ -126,16 +142,18 @@ def steps(follower: Follower, log: CommitLog, random: Random, dialect: Dialect, 
                 follower.put(batch)
             holes = scan.holes
         else:
-            holes = spill(follower, log, to, dialect, sidecar)
+            holes = spill(follower, log, to, dialect, sidecar, batch_topics)
         if to == end or random.random() < 0.5:
             follower.publish(to, holes)
 
 
-def spill(follower: Follower, log: CommitLog, to: int, dialect: Dialect, sidecar: Path) -> list[tuple[int, int]]:
+def spill(
+    follower: Follower, log: CommitLog, to: int, dialect: Dialect, sidecar: Path, batch_topics: tuple[str, ...]
+) -> list[tuple[int, int]]:
     work = sidecar.parent / "work"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
-    recipe = Recipe(tags=dialect is Dialect.V5_5, batch_topics=(), groups=GROUP + 1, flush=False)
+    recipe = Recipe(tags=dialect is Dialect.V5_5, batch_topics=batch_topics, groups=GROUP + 1, flush=False)
     holes: list[tuple[int, int]] = []
     for number, (begin, end) in enumerate(log.pieces(follower.end_offset, to)):
         path, _ = log.path_of(begin)

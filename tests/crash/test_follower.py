@@ -424,6 +424,21 @@ def test_an_end_that_the_log_does_not_have_is_not_believed(tmp_path, further):
     scenario.check()
 
 
+@pytest.mark.parametrize("grows", [False, True])
+def test_queues_of_the_other_kind_are_not_gone_on_with(tmp_path, grows):
+    """Config tells that a topic's queues are batch queues, or are not any more."""
+    scenario = Scenario(tmp_path, 6005)
+    scenario.file_size = FILE_SIZE
+    scenario.records = place(random_messages(scenario.random, 60), file_size=FILE_SIZE)
+    batch_queues = scenario.sidecar / "batchconsumequeue"
+    for batch_topics, count in ((("U",), 40), (("T",), 50), ((), 60)):
+        scenario.made = replace(scenario.made, batch_topics=batch_topics)
+        scenario.grow(count if grows else None)
+        scenario.follow()
+        scenario.check()
+        assert {path.parents[1].name for path in batch_queues.glob("*/*/*")} == {*batch_topics}
+
+
 def test_a_spill_of_another_part_of_the_log_is_refused(tmp_path):
     scenario = Scenario(tmp_path, 6002)
     scenario.grow()

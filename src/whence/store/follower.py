@@ -38,7 +38,7 @@ from whence.store.index_recovery import IndexRecovery
 from whence.store.log_scan import Batch, LogScan
 from whence.store.message_store import Dialect
 from whence.store.queue_builder import QueueBuilder
-from whence.store.queue_files import cut_queue, queue_folders
+from whence.store.queue_files import cut_queue, misplaced_queues, queue_folders
 from whence.store.sidecar import (
     NAME,
     UNKNOWN_SIZE,
@@ -174,7 +174,7 @@ class Follower:
         """What of ``sidecar.json`` is still true of the log; None if nothing is that could be gone on with."""
         claim: Sidecar | None = self._claim
         assert claim is not None
-        if not self._settings.made(claim):
+        if not self._settings.made(claim) or self._has_misplaced_queues():
             return None
         if not claim.is_of(self._log):
             claim = claim.cut_to_mark(self._log)
@@ -187,6 +187,11 @@ class Follower:
         if claim.lacks_file(self._log):
             return None
         return claim
+
+    def _has_misplaced_queues(self) -> bool:
+        """Whether a topic's queues are of another kind now: then nobody looks for them where they are."""
+        topics = {folder.parent.name for folder, _ in queue_folders(self._folder)}
+        return any(misplaced_queues(self._folder, set(filter(self._settings.is_batch, topics))))
 
     def _clear(self) -> None:
         """Begin anew, at the log's first record. First nothing is believed any more, then it goes."""
