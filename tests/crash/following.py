@@ -133,6 +133,7 @@ def steps(
         for batch in LogScan(log, follower.end_offset, end, tags=False, check_crc=False)
         for offset in batch.messages["physical_offset"]
     ]
+    holes: list[tuple[int, int]] = []  # since the last publication
     while follower.end_offset < end:
         later = [offset for offset in offsets if offset > follower.end_offset]
         to = random.choice([end, *later[: random.randint(1, 40)]])
@@ -140,11 +141,12 @@ def steps(
             scan = LogScan(log, follower.end_offset, to, tags=dialect is Dialect.V5_5)
             for batch in scan:
                 follower.put(batch)
-            holes = scan.holes
+            holes += scan.holes
         else:
-            holes = spill(follower, log, to, dialect, sidecar, batch_topics)
+            holes += spill(follower, log, to, dialect, sidecar, batch_topics)
         if to == end or random.random() < 0.5:
             follower.publish(to, holes)
+            holes = []
 
 
 def spill(

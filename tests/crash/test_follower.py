@@ -14,7 +14,7 @@ import whence
 from tests.crash.following import Killed, Made, StepDisk, killing, made_files, random_messages, steps, write_log
 from tests.disks import PowerLossDisk, UnflushedDisk
 from tests.lookup.judge import Judge, offsets
-from tests.reference import Record
+from tests.reference import Record, encode_blank
 from tests.store_maker import T, message, place
 from whence.errors import StoreError
 from whence.files.names import sidecar_of
@@ -338,6 +338,26 @@ def test_a_file_of_which_nothing_can_be_read_is_not_taken_for_one_that_comes_lat
         assert follower.check()
         assert follower.end_offset == claim.indexed_to
     log.close()
+
+
+@pytest.mark.parametrize("data", [encode_blank(4096), b"\xff" * 4096, bytes(4096)], ids=["blank", "damage", "zeros"])
+@pytest.mark.parametrize("seed", range(3))
+def test_files_of_the_log_without_a_record_have_time_blocks_without_an_entry(tmp_path, data, seed):
+    scenario = Scenario(tmp_path, 7300 + seed)
+    scenario.file_size, random = 4096, scenario.random
+    scenario.records = place(random_messages(random, 100), file_size=4096)
+    bare = random.choice([[0], [1], [2, 3], [0, 1, 4]])
+    ends = [at for at, record in enumerate(scenario.records, 1) if record.physical_offset // 4096 not in bare]
+    for count in sorted(random.sample(ends, 4)):
+        scenario.grow(count)
+        for number, path in enumerate(sorted((scenario.store / "commitlog").iterdir())):
+            if number in bare:
+                path.write_bytes(data)
+        try:
+            scenario.follow(killing(random.randint(1, 80)))
+        except Killed:
+            scenario.follow()
+        scenario.check()
 
 
 def test_what_is_told_is_told_again_if_it_was_removed(tmp_path):

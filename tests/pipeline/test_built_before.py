@@ -78,7 +78,7 @@ def test_a_log_file_that_is_damaged_all_over_or_blank_needs_no_time_blocks_to_be
     for damaged in (store / "commitlog" / f"{FILE_SIZE:020d}", store / "commitlog" / f"{2 * FILE_SIZE:020d}"):
         damaged.write_bytes(b"\xff" * FILE_SIZE)
     built(store)
-    (tmp_path / "store.whence/times" / f"{FILE_SIZE:020d}").unlink()  # a follower makes none
+    (tmp_path / "store.whence/times" / f"{FILE_SIZE:020d}").unlink()  # a follower of before made none
     assert built(store).tasks == 0
 
 

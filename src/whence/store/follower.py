@@ -386,10 +386,11 @@ class Follower:
         names = [file.path.name for file in (*flushed.full, newest) if file is not None]
         self._names += [name for name in dict.fromkeys(names) if name not in self._names]
         flushed.flush()
-        self._times.flush()
-
         claim = self._claim
         from_offset = claim.indexed_to if claim.indexed else self._log.begin_offset
+        self._times.complete(self._log, from_offset, end_offset)
+        self._times.flush()
+
         marks = [*claim.marks, (claim.last_record_offset, claim.last_record), *self._marks]
         last = marks.pop()
         self._claim = replace(

@@ -3,6 +3,7 @@
     times = GrowingTimes(folder / "times", Disk())
     from_offset = times.go_on(log, indexed_to, last_record_offset)      blocks of records from there on are to be put
     times.put(base, blocks)                                             again and again, in the order of the log
+    times.complete(log, begin, end)                                     files that have no block are there, too
     times.flush()                                                       it lasts
 
 The last entry of the newest file is written again with each record that begins in its block: its position stays, its
@@ -19,7 +20,7 @@ import numpy as np
 
 from whence.errors import StoreError
 from whence.files.disk import Disk, DiskFile
-from whence.files.folder import files_in, is_folder
+from whence.files.folder import files_in, is_file, is_folder
 from whence.files.mapped_file import read_whole
 from whence.files.names import offset_name, parse_offset_name
 from whence.formats.time_blocks import BLOCK_SIZE, TIME_BLOCK, block_of, join_time_blocks
@@ -106,6 +107,7 @@ class GrowingTimes:
             return None
         if blocks.nbytes < path.stat().st_size:
             self._disk.replace(path, blocks.tobytes())
+        self.complete(log, base + log.file_size, indexed_to)
         self._open(base, len(blocks) - 1)
         return base + int(blocks[-1]["position"])
 
@@ -148,16 +150,24 @@ class GrowingTimes:
         self._last = joined[-1:].copy()
         self._unflushed[self._file.path] = None
 
+    def complete(self, log: CommitLog, begin: int, end: int) -> None:
+        """Make the files of those of the log's between these offsets that have no record: they have no block."""
+        for at, _ in log.pieces(begin, end):
+            base = log.base_of(at)
+            if base is not None and not is_file(path := self._folder / offset_name(base)):
+                self._create(path).close()
+
+    def _create(self, path: Path) -> DiskFile:
+        self._disk.make_folder(self._folder)
+        self._is_folder_changed = True
+        self._unflushed[path] = None
+        return self._disk.create(path, 0, reserve=False)
+
     def _open(self, base: int, count: int) -> None:
         """Begin the blocks of a file of the log, or go on behind the first ``count`` of them."""
         self.close()
         path = self._folder / offset_name(base)
-        if count or path.exists():
-            self._file = self._disk.open(path)
-        else:
-            self._disk.make_folder(self._folder)
-            self._file = self._disk.create(path, 0, reserve=False)
-            self._is_folder_changed = True
+        self._file = self._disk.open(path) if count or path.exists() else self._create(path)
         self._base, self._count, self._last = base, count, NO_BLOCKS
 
     def flush(self) -> None:
