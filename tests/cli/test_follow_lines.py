@@ -75,6 +75,18 @@ def test_elsewhere_than_on_a_terminal_a_line_comes_every_few_seconds(clock, caps
     assert said.err == ""
 
 
+def test_what_is_to_be_known_of_the_start_is_told_once(clock, capsys):
+    states = [replace(UP, batches=number, notes=("x: is of \x1b[1manother log",)) for number in range(24)]
+    said = told_at(FollowLines("store", json=False, quiet=False), clock, capsys, states)
+    first, *others = said.err.splitlines()
+    assert first == "whence: x: is of \\x1b[1manother log"
+    assert others == ["whence: up with the log, indexed to offset 0"] * 3
+    said = told_at(FollowLines("store", json=True, quiet=False), clock, capsys, states)
+    notes = [json.loads(line)["notes"] for line in said.out.splitlines()]
+    assert notes[0] == list(states[0].notes) and notes[1:] == [[]] * 11
+    assert told_at(FollowLines("store", json=False, quiet=True), clock, capsys, states).err == ""
+
+
 CHILD = """
 import sys, time
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """How a follower is, for who looks at it: one line that is drawn again on a terminal, now and then a line elsewhere.
 
 With ``--json`` a line of JSON on standard output when something was indexed, at most one a second, and every ten
-seconds.
+seconds. What a user should know of the start is told once, first of all.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import json
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from queue import Empty, Queue
 from threading import Thread
 from typing import TYPE_CHECKING, Self, TextIO
 
 from whence.cli.job_bars import duration_text
-from whence.cli.terminal import Screen, counted, size_text
+from whence.cli.terminal import Screen, counted, printable, size_text
 
 if TYPE_CHECKING:
     from whence.pipeline.follow_state import FollowState
@@ -77,7 +78,7 @@ class FollowLines:
         self._screen = Screen.of(sys.stderr)
         self._outlet = Outlet(sys.stdout if json else sys.stderr)
         self._is_drawn = False
-        self._is_port_told = False
+        self._is_start_told = False
         self._told_at = 0.0
         self._told: FollowState | None = None
 
@@ -88,25 +89,29 @@ class FollowLines:
             return
         if self._quiet:
             return
-        self._write_port(state)
+        self._write_start(state)
         if self._screen.is_terminal and not state.is_ended:
             self._outlet.write(f"\r{state_text(state)[: (self._screen.width or 80) - 1]}\x1b[K")
             self._is_drawn = True
         else:
             self._write_line(state)
 
-    def _write_port(self, state: FollowState) -> None:
-        """Tell once where metrics are."""
-        if state.metrics_port is not None and not self._is_port_told:
+    def _write_start(self, state: FollowState) -> None:
+        """Tell once what a user should know of the start, and where metrics are."""
+        told = [printable(note) for note in state.notes]
+        if state.metrics_port is not None:
+            told.append(f"metrics at http://127.0.0.1:{state.metrics_port}/metrics")
+        if told and not self._is_start_told:
             self._clear()
-            self._outlet.write(f"whence: metrics at http://127.0.0.1:{state.metrics_port}/metrics\n")
-            self._is_port_told = True
+            self._outlet.write("".join(f"whence: {line}\n" for line in told))
+        self._is_start_told = True
 
     def _write_json(self, state: FollowState) -> None:
         now = time.monotonic()
         is_new = self._told is None or _news(state) != _news(self._told)
         if state.is_ended or now - self._told_at >= (JSON_S if is_new else AT_REST_S):
-            self._outlet.write(json.dumps(state.to_dict()) + "\n")
+            told = state if self._told is None else replace(state, notes=())  # which the first line tells
+            self._outlet.write(json.dumps(told.to_dict()) + "\n")
             self._told, self._told_at = state, now
 
     def _write_line(self, state: FollowState) -> None:

@@ -71,7 +71,7 @@ def follow_indexes(
         lock = stack.enter_context(locked_sidecar(sidecar, options, disk))
         let_go(sidecar, disk)  # of what a build that was killed published, the follower keeps what is said of it
         with MessageStore(folder, options.shape, options.dialect) as store:
-            known, _ = known_of(folder, store.commit_log, sidecar, options)
+            known, notes = known_of(folder, store.commit_log, sidecar, options)
             shape, dialect, queue_file_size = made_like(store, options, known, None)
         topics = TopicTable(folder, disk, now_ms, only_read=True)
         log = CommitLog(folder / "commitlog")
@@ -96,6 +96,7 @@ def follow_indexes(
                 fields = _Fields(Evaluator(spark, runner), runner, log, sidecar, options, disk)
                 follow = Follow(spark, follower, folder / "commitlog", sidecar, recipe, disk, fields, lock.is_there)
                 stack.callback(follow.close)
+                follow.meter.notes = notes + topics.notes
                 if metrics is not None:
                     watcher = metrics.watched(follow.meter, watcher)
                 return follow.run(stop, watcher, once=options.once)

@@ -47,6 +47,7 @@ class FollowState:
     fields_to_offset: int | None = None  # up to where all fields are indexed, where there are some
     field_failure: str | None = None  # why not all fields are followed, until that is tried again
     metrics_port: int | None = None  # where Prometheus is answered
+    notes: tuple[str, ...] = ()  # what else a user should know of the start
     is_ended: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,6 +76,7 @@ class FollowMeter:
         self._latency_sum_s = 0.0
         self.field_failure: str | None = None
         self.metrics_port: int | None = None
+        self.notes: tuple[str, ...] = ()
 
     # -- what is done ----------------------------------------------------------------------------------------------
 
@@ -128,6 +130,7 @@ class FollowMeter:
             fields_to_offset=min((field.indexed_to for field in claim.fields.values()), default=None),
             field_failure=self.field_failure,
             metrics_port=self.metrics_port,
+            notes=self.notes,
             is_ended=is_ended,
         )
 
