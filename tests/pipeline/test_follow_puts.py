@@ -232,6 +232,27 @@ def test_what_could_not_be_read_before_a_cut_is_damage_still(batch):
     assert batch.meter.state(batch.claim()).damaged == 1
 
 
+@pytest.mark.parametrize("position", [0, 1000])
+def test_the_next_batch_goes_on_where_one_ended_with_what_cannot_be_read(batch, tmp_path, position):
+    damaged = next(each.physical_offset for each in RECORDS if each.physical_offset >= FILE_SIZE + position)
+    path, at = batch.log.path_of(damaged)
+    path.write_bytes(path.read_bytes()[:at].ljust(FILE_SIZE, b"\xff"))
+    plan = FollowPlan(CommitLog(batch.store / "commitlog"), batch.sidecar)
+    ticket, number = plan.first(), 0
+    while (behind := plan.latest(ticket, 2 * FILE_SIZE)) != ticket:
+        batch.work = tmp_path / f"work{number}"
+        batch.work.mkdir()
+        batch.begin, batch.stretches = batch.puts.begin(), plan.stretches(behind, 2)
+        assert batch.begin == batch.stretches[0].from_offset
+        batch.finish()
+        ticket, number = behind, number + 1
+    batch.puts.end()
+    assert number > 2
+    assert made_files(batch.sidecar) == MADE.build(batch.store, tmp_path / "built")
+    built = read_sidecar(tmp_path / "built")
+    assert built is not None and batch.claim().indexed == built.indexed and len(built.indexed) == 2
+
+
 def test_a_batch_of_nothing_lets_go_of_what_has_expired(batch):
     def held() -> list[str]:
         maps = Path("/proc/self/maps").read_text().splitlines()

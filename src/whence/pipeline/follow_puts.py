@@ -87,6 +87,7 @@ class Puts:
                 return None
             with suppress(NotFoundError):  # it went just now, which the next look at it tells
                 self._log.refresh()  # what has expired is let go of
+            self._follower.go_back()
             self._put_to = self._follower.end_offset
         self._waiting, self._count, self._begun = [], 0, time.monotonic()
         return self._put_to

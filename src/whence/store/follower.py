@@ -102,6 +102,7 @@ class Follower:
         self._index_from = 0  # items of messages before that are in the index
         self._queues_size = 0  # before anything was put
         self._end = 0  # before that all is put
+        self._looked_to = 0  # and before that published; what is indexed ends before it if nothing can be read there
         self._marks: list[Mark] = []  # of what was put, and is not published
         self._is_settled = False
         self._expired_to = 0  # up to this offset, all that leads into the log has gone
@@ -259,7 +260,7 @@ class Follower:
     def _begin(self, end_offset: int, index_from: int, files: Sequence[BuiltFile]) -> None:
         """Take up the files that are there."""
         settings = self._settings
-        self._end = end_offset
+        self._end = self._looked_to = end_offset
         self._index_from = index_from
         self._names = [file.path.name for file in files]
         is_full = bool(files) and files[-1].header.next_item >= settings.shape.item_capacity
@@ -386,8 +387,7 @@ class Follower:
         names = [file.path.name for file in (*flushed.full, newest) if file is not None]
         self._names += [name for name in dict.fromkeys(names) if name not in self._names]
         flushed.flush()
-        claim = self._claim
-        from_offset = claim.indexed_to if claim.indexed else self._log.begin_offset
+        claim, from_offset = self._claim, self._indexed_to
         self._times.complete(self._log, from_offset, end_offset)
         self._times.flush()
 
@@ -395,7 +395,10 @@ class Follower:
         last = marks.pop()
         self._claim = replace(
             claim,
-            indexed=join_indexed(claim.indexed, indexed_stretches(self._log, from_offset, end_offset, holes)),
+            indexed=join_indexed(
+                claim.indexed,
+                indexed_stretches(self._log, from_offset, end_offset, [(from_offset, self._looked_to), *holes]),
+            ),
             last_record_offset=last[0],
             last_record=last[1],
             marks=thinned_marks([mark for mark in marks if mark[0] >= self._log.begin_offset], end_offset),
@@ -406,8 +409,21 @@ class Follower:
         )
         self._claim.write(self._folder, self._disk)
         self._end = max(self._end, end_offset)
+        self._looked_to = end_offset
         self._marks = []
         return self._claim
+
+    @property
+    def _indexed_to(self) -> int:
+        return self._claim.indexed_to if self._claim.indexed else self._log.begin_offset
+
+    def go_back(self) -> None:
+        """Go on where ``sidecar.json`` says, as who reads it plans, if all that was put is published.
+
+        What could not be read at the end of that is looked at again.
+        """
+        if self._end == self._looked_to:
+            self._end = self._looked_to = min(self._end, self._indexed_to)
 
     def take_fields(self, claim: Sidecar) -> None:
         """Go on with what was said of fields meanwhile."""
