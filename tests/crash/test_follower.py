@@ -402,7 +402,7 @@ def test_a_sidecar_that_was_made_otherwise_is_made_anew(tmp_path):
     scenario = Scenario(tmp_path, 6001)
     scenario.grow()
     scenario.follow()
-    for change in ("shape", "dialect", "queue", "times", "index"):
+    for change in ("shape", "dialect", "queue", "times", "first times", "index"):
         if change == "shape":
             scenario.made = replace(scenario.made, shape=Shape(11, 13))
         elif change == "dialect":
@@ -411,6 +411,8 @@ def test_a_sidecar_that_was_made_otherwise_is_made_anew(tmp_path):
             shutil.rmtree(next((scenario.sidecar / "consumequeue").glob("*/*")))
         elif change == "times":
             shutil.rmtree(scenario.sidecar / "times")
+        elif change == "first times":
+            min((scenario.sidecar / "times").iterdir()).unlink()
         else:
             min((scenario.sidecar / "index").iterdir()).unlink()
         scenario.follow()

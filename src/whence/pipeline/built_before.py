@@ -18,9 +18,9 @@ from whence.formats.rocketmq.index_file import (
 )
 from whence.pipeline.tasks import Kind
 from whence.store.commit_log import CommitLog
-from whence.store.growing_times import LastTimes, times_before
+from whence.store.growing_times import LastTimes, lacks_times, times_before
 from whence.store.queue_files import misplaced_queues, queues_size
-from whence.store.sidecar import Sidecar, meets
+from whence.store.sidecar import Sidecar
 from whence.store.spill import TIMES_SIZE_MAX
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def goes_on(log: CommitLog, place: BuildPlace, settings: BuildSettings, known: S
         expired_to = log.begin_offset if place.in_place else 0
         if any(misplaced_queues(place.root, settings.batch_topics, expired_to)):
             return False  # a topic's queues are of another kind now
-    if _lacks_times(log, place, known):
+    if lacks_times(log, place.sidecar / "times", known):
         return False
     return known.last_record_offset < log.begin_offset or known_times(log, place, known) is not None
 
@@ -75,13 +75,6 @@ def _is_known(path: Path, known: Sidecar) -> bool:
             return bool(item["physical_offset"] >= known.indexed_to)
     except (FormatError, StoreError, ValueError):
         return False
-
-
-def _lacks_times(log: CommitLog, place: BuildPlace, known: Sidecar) -> bool:
-    """Whether a file of the log of which something is indexed has no file of time blocks."""
-    there = {int(name) for name in digit_names(place.sidecar / "times")}
-    size = log.file_size
-    return any(base not in there and meets(base, base + size, known.indexed) for base in log.bases)
 
 
 def is_as_left(log: CommitLog, place: BuildPlace, settings: BuildSettings, known: Sidecar) -> bool:

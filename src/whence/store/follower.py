@@ -31,7 +31,7 @@ from whence.files.names import is_digits
 from whence.formats.rocketmq.index_file import FIRST_ITEM, NO_HEADER
 from whence.formats.time_blocks import TIME_BLOCK
 from whence.store.commit_log import CommitLog
-from whence.store.growing_times import GrowingTimes
+from whence.store.growing_times import GrowingTimes, lacks_times
 from whence.store.index_builder import BuiltFile, IndexBuilder
 from whence.store.index_file import Shape
 from whence.store.index_recovery import IndexRecovery
@@ -185,7 +185,7 @@ class Follower:
             return None
         if not max(self._log.begin_offset, claim.last_record_offset + 1) <= claim.indexed_to:
             return None
-        if claim.lacks_file(self._log):
+        if claim.lacks_file(self._log) or lacks_times(self._log, self._folder / "times", claim):
             return None
         return claim
 

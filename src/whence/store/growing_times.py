@@ -20,12 +20,13 @@ import numpy as np
 
 from whence.errors import StoreError
 from whence.files.disk import Disk, DiskFile
-from whence.files.folder import files_in, is_file, is_folder
+from whence.files.folder import digit_names, files_in, is_file, is_folder
 from whence.files.mapped_file import read_whole
 from whence.files.names import offset_name, parse_offset_name
 from whence.formats.time_blocks import BLOCK_SIZE, TIME_BLOCK, block_of, join_time_blocks
 from whence.store.commit_log import CommitLog
 from whence.store.scan import Sieve
+from whence.store.sidecar import Sidecar, meets
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,6 +62,13 @@ def times_before(log: CommitLog, folder: Path, indexed_to: int, last_record_offs
         return None
     blocks[-1]["smallest_ms"], blocks[-1]["largest_ms"] = min(times), max(times)
     return LastTimes(path, blocks)
+
+
+def lacks_times(log: CommitLog, folder: Path, known: Sidecar) -> bool:
+    """Whether a file of the log of which something is indexed has no file of time blocks."""
+    there = {int(name) for name in digit_names(folder)}
+    size = log.file_size
+    return any(base not in there and meets(base, base + size, known.indexed) for base in log.bases)
 
 
 def _blocks_before(path: Path, end: int, last: int) -> NDArray[np.void] | None:
