@@ -168,15 +168,15 @@ class Judged:
         return self._place.claim is not None and bool(self._place.claim.fields)
 
     def verify(self, runner: Runner, work: Path, evaluator: Evaluator) -> Verified:
-        """Check what is judged."""
+        """Check what is judged. Where the log is gone, that alone is told: all that leads into it would be damage."""
+        lost = lost_offset(self._log, self._roots, self._known)
+        if lost != NOT_LOST:
+            gap = Finding(self._log_folders[0], 0, FindingKind.GAP, what_is_lost(lost), REPAIR_LOST)
+            return Verified(0, 0, 0, self._place.root, self._settings.dialect, [gap], log_damage=[gap])
         found = Verify(self._log, self._place, self._settings, runner, work, Disk(), evaluator).run()
         found.habits += self._topics.notes
         if self._problem is not None:
             found.damage.insert(0, self._problem)
-        lost = lost_offset(self._log, self._roots, self._known)
-        if lost != NOT_LOST:
-            what = what_is_lost(lost)
-            found.damage.insert(0, Finding(self._log_folders[0], 0, FindingKind.GAP, what, REPAIR_LOST))
         return found
 
     def see_that_nobody_built(self, found: Verified) -> None:
