@@ -19,7 +19,7 @@ if sys.argv[1] == "a follower that ends":
 print("ready", flush=True)
 while True:
     try:
-        time.sleep(60)
+        time.sleep(0.05)  # a signal that comes just before a sleep is heard behind it
     except KeyboardInterrupt:
         pass
 """
